@@ -147,8 +147,8 @@ type sessionCount struct {
 	// silentSince is from when on the silence of a session counts, renewedSince is the same for a
 	// renewal.
 	silentSince, renewedSince monotonic.Instant
-	// heldBefore is when a shard must have been gained for its Nodes to count: until living holders
-	// have reached this replica, it has the silent ones only.
+	// heldBefore is when a shard must have been gained for silent Nodes to count that were never
+	// heard here: until living holders have reached this replica, it has the silent ones only.
 	heldBefore monotonic.Instant
 	// shards are those with Nodes. left says that one with Nodes was given up since this replica
 	// lastingly heard few.
@@ -192,15 +192,15 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 		return
 	}
 	c.shards[s.Ownership.Shard] = struct{}{}
-	if s.signs.session == session.Alive && s.Ownership.HeldSince > c.before.lasting {
-		c.heardLater++
-	}
-	if s.Ownership.HeldSince > c.heldBefore {
+	if s.signs.session != session.Alive && !s.signs.heardHere && s.Ownership.HeldSince > c.heldBefore {
 		return
 	}
 	switch s.signs.session {
 	case session.Alive:
 		c.heard++
+		if s.Ownership.HeldSince > c.before.lasting {
+			c.heardLater++
+		}
 	case session.Suspect:
 		c.addSilent(s, marked)
 	case session.Expired:
@@ -247,10 +247,10 @@ func (c *sessionCount) addOther(s *NodeState) {
 	}
 }
 
-// noneHeard returns whether all sessions are silent. One is enough for a replica that heard few
-// before, and none since.
+// noneHeard returns whether all sessions are silent. One is enough in a doubt, and for a replica
+// that heard few before, and none since.
 func (c *sessionCount) noneHeard() bool {
-	return c.heard == 0 && c.evident > 0 && (c.evident+c.excused >= noneHeardSilence || c.before.until > 0)
+	return c.heard == 0 && c.evident > 0 && (c.evident+c.excused >= noneHeardSilence || c.receiver.on || c.before.until > 0)
 }
 
 // fewHeard returns whether few sessions or none are heard.

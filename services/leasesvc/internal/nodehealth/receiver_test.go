@@ -295,6 +295,33 @@ func TestClusterState_DoubtedUntilHoldersHaveReturned(t *testing.T) {
 	}
 }
 
+// A replica is cut off just after it has gained shards, which return to their owner. One node
+// remains.
+func TestPlan_DoubtLastsWhenMostSilentNodesHaveLeft(t *testing.T) {
+	w := newSessionFixture(t, 10)
+	for i, name := range w.names[1:] {
+		w.sessions[name], w.ownership[name] = session.Gone, nodehealth.Ownership{Shard: 1 + i}
+	}
+	w.run(time.Minute)
+	for i, name := range w.names[1:] {
+		w.sessions[name], w.ownership[name] = session.Alive, nodehealth.Ownership{Held: true, Shard: 1 + i, HeldSince: w.now}
+	}
+	w.run(3 * time.Second)
+	for _, name := range w.names {
+		w.sessions[name] = session.Suspect
+	}
+	w.run(time.Second)
+	for i, name := range w.names[1:] {
+		w.sessions[name], w.ownership[name] = session.Gone, nodehealth.Ownership{Shard: 1 + i}
+	}
+	w.run(2 * time.Second)
+	w.sessions["n0"] = session.Expired
+	w.run(15 * time.Second)
+	if few := w.cluster.HearsFew(w.now); !few || w.unknown() > 0 {
+		t.Errorf("HearsFew = %v and %d nodes are marked, want a doubt about the one that remains", few, w.unknown())
+	}
+}
+
 // One beat of one of two nodes arrives during a cut.
 func TestPlan_BeatThatArrivesDuringACutEndsTheDoubtForNoNode(t *testing.T) {
 	w := newSessionFixture(t, 2)

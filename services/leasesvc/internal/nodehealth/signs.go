@@ -54,9 +54,9 @@ type signs struct {
 	// not, or does not observe the kubelet.
 	reportedSince monotonic.Instant
 	// suspected and expired are when the session was observed to be. expiredHere says that the
-	// session did not expire at another replica.
-	suspected, expired monotonic.Instant
-	expiredHere        bool
+	// session did not expire at another replica, heardHere that it lived here before it was silent.
+	suspected, expired     monotonic.Instant
+	expiredHere, heardHere bool
 	// byOther is the last version of the Lease that another writer than leasesvc renewed.
 	byOther LeaseRenewedByOther
 	// kubeletsLease says that the present version is one. leaseDuration is that of the last one; 0
@@ -137,9 +137,11 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 // observeSession takes the state of the session into account. A session that is expired when it is
 // first observed expired at another replica. Its node has FirstBeat to beat here.
 func (r Rules) observeSession(now monotonic.Instant, s signs, state session.State) signs {
-	switch {
-	case state == s.session:
+	if state == s.session {
 		return s
+	}
+	s.heardHere = s.session == session.Alive || s.heardHere && s.session == session.Suspect
+	switch {
 	case state == session.Gone && s.session != session.Expired:
 		// It was released or moved to another replica: a new grace period begins.
 		s.released = now
