@@ -31,12 +31,20 @@ func mutations(h history.History, f *finding) {
 			continue // It is older than the record.
 		}
 		if !slices.ContainsFunc(calls, func(c history.Mutation) bool {
-			return c.Value == v.Value && c.Sent <= v.At && (!c.Accepted || recordedFrom(h, v.At) <= c.Answered)
+			last := c.Answered
+			if !c.Accepted {
+				last += lateEffect
+			}
+			return c.Value == v.Value && c.Sent <= v.At && recordedFrom(h, v.At) <= last
 		}) {
 			f.breach("lost", history.Bootstrapsvc, v.At, "the mark became %q at revision %d without a call", v.Value, v.Revision)
 		}
 	}
 }
+
+// lateEffect is how long a call that failed for its client may have its effect later: longer than a
+// server works on a call.
+const lateEffect = 15 * time.Second
 
 // stood says whether the mark of a call was in etcd at a time during the call.
 func stood(h history.History, versions []history.MarkVersion, call history.Mutation) bool {
