@@ -248,7 +248,7 @@ func TestModel_HolderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
 	}
 }
 
-// A doubtful holder is replaced by a replica that backs off, and doubtful replicas keep their shards.
+// A doubtful holder is replaced by a replica that backs off. Doubtful replicas keep their shards.
 func TestModel_DoubtfulHolderIsReplacedByOneThatCanDoTheWork(t *testing.T) {
 	m := newModel(3)
 	m.run(modelTTL)
