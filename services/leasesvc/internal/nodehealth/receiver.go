@@ -63,21 +63,48 @@ type receiverDoubt struct {
 	// settled says that the last doubt ended because its time was over, and not because holders
 	// came back.
 	settled bool
+	// before is the doubt before the last one, if holders ended it a short time before the last one
+	// ended; else 0.
+	before endedDoubt
+}
+
+// endedDoubt is a doubt that ended because holders came back. The others that fell silent in it
+// have a grace period from then on.
+type endedDoubt struct{ began, ended monotonic.Instant }
+
+func (e endedDoubt) verdict(silent monotonic.Instant, grace time.Duration) monotonic.Instant {
+	if e.ended == 0 || silent > e.ended || silent < e.began.Add(-grace) {
+		return 0
+	}
+	return e.ended.Add(grace)
 }
 
 // verdict returns when the silence of a node counts that began to be silent at a moment: during a
 // doubt at its end, and after it once the node had a grace period to come back.
 func (d receiverDoubt) verdict(silent monotonic.Instant, grace time.Duration) monotonic.Instant {
+	before := d.before.verdict(silent, grace)
 	last := d.ended > 0 && silent <= d.ended && silent >= d.began.Add(-grace)
 	switch {
 	case last && d.settled:
-		return d.ended
+		return max(before, d.ended)
 	case d.on && silent >= d.since.Add(-grace):
-		return d.until
+		return max(before, d.until)
 	case last:
 		return d.ended.Add(grace)
 	}
-	return 0
+	return before
+}
+
+// over returns the state after the present doubt.
+func (d receiverDoubt) over(ended monotonic.Instant, settled bool, grace time.Duration) receiverDoubt {
+	next := receiverDoubt{began: d.since, ended: ended, settled: settled, before: d.before}
+	if d.ended > 0 && !d.settled {
+		next.before = endedDoubt{began: d.began, ended: d.ended}
+	}
+	if ended >= next.before.ended.Add(grace) {
+		next.before = endedDoubt{}
+	}
+	return next
 }
 
 // Doubted returns for how long this replica has been in doubt whether living Nodes fell silent: in
@@ -294,11 +321,11 @@ func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, gr
 	case doubtful && !d.on:
 		d.period, d.until = period{on: true, since: now}, now.Add(max(grace, minReceiverDoubt))
 	case !doubtful && d.on:
-		return receiverDoubt{began: d.since, ended: now}
+		return d.over(now, false, grace)
 	case d.on && now > d.until && r.suspect == r.silent && now.Sub(d.since) < MaxReceiverDoubt:
 		d.until = now.Add(recheck) // no session has expired, so nothing was doubted yet
 	case d.on && now > d.until:
-		return receiverDoubt{began: d.since, ended: d.until, settled: true}
+		return d.over(d.until, true, grace)
 	}
 	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
 		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))

@@ -156,6 +156,32 @@ func TestPlan_NodeThatIsSuspectAtTheEndOfADoubtHasAGracePeriod(t *testing.T) {
 	}
 }
 
+// A second doubt takes away no grace period that the first one gave.
+func TestPlan_NodesOfADoubtKeepTheirGracePeriodInTheNextOne(t *testing.T) {
+	w := newSessionFixture(t, 10)
+	last, back := map[string]time.Duration{}, map[string]time.Duration{}
+	for i, name := range w.names {
+		if last[name] = 0; i < 7 {
+			back[name] = 58 * time.Second
+		}
+	}
+	w.elapse(58*time.Second+200*time.Millisecond, last, back)
+	for i, name := range w.names {
+		if last[name] = 0; i >= 7 {
+			last[name] = -58 * time.Second
+		} else {
+			back[name] = 16 * time.Second
+		}
+	}
+	marked, _ := w.elapse(48*time.Second, last, back)
+	if len(marked) > 0 {
+		t.Errorf("marked before the end of the grace period are %v", marked)
+	}
+	if marked, _ = w.elapse(4*time.Second, nil, nil); len(marked) != 3 {
+		t.Errorf("marked after it are %v, want the three that did not come back", marked)
+	}
+}
+
 // A replica that hears a node again, and doubts no more, keeps its shards.
 func TestClusterState_HearsFewEndsWithTheDoubt(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
