@@ -86,10 +86,10 @@ func (e *eligibilityState) observeDoubt(now time.Time) {
 	}
 }
 
-// isDoubtful says whether this replica has been doubtful for two TTLs, after which a failure counts
-// too: the other replicas have reported the same by then.
+// isDoubtful says whether this replica has been doubtful for as long as checks must fail until
+// shards move.
 func (e *eligibilityState) isDoubtful(now time.Time) bool {
-	return !e.doubtfulSince.IsZero() && now.Sub(e.doubtfulSince) >= 2*e.ttl
+	return !e.doubtfulSince.IsZero() && now.Sub(e.doubtfulSince) >= eligibility.FailingAfterTTLs*e.ttl
 }
 
 // backOff records that the replica releases shards because it fails. A replica that yields or is

@@ -33,6 +33,21 @@ func waitForUnready(t *testing.T, p *testReplica, unready ...string) {
 	})
 }
 
+// allHeldBy returns a check that a replica holds all n shards.
+func allHeldBy(h *history, n int, replica string) func() error {
+	return func() error {
+		for shard, actor := range h.actors() {
+			if actor.replica != replica {
+				return fmt.Errorf("shard %d is with %s", shard, actor.replica)
+			}
+		}
+		if got := len(h.actors()); got != n {
+			return fmt.Errorf("%d shards are held, want %d", got, n)
+		}
+		return nil
+	}
+}
+
 func TestReadiness_NewReplicaGetsNoShardBeforeItIsReady(t *testing.T) {
 	const n = 32
 	h := newHistory()
@@ -86,22 +101,9 @@ func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
 	b := join(t, etcd(t), "b", h.body("b"), shards(n))
 	settled(t, h, n, a, b)
-	heldBy := func(replica string) func() error {
-		return func() error {
-			for shard, actor := range h.actors() {
-				if actor.replica != replica {
-					return fmt.Errorf("shard %d is with %s", shard, actor.replica)
-				}
-			}
-			if got := len(h.actors()); got != n {
-				return fmt.Errorf("%d shards are held, want %d", got, n)
-			}
-			return nil
-		}
-	}
 	began := time.Now()
 	a.YieldLeadership(errBroken)
-	testkit.Eventually(t, testTimeout, heldBy("b"))
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
 	t.Logf("yielded shards were held by b after %v", time.Since(began))
 	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
 		t.Errorf("status says %q, want why a gets nothing", reason)
@@ -111,11 +113,11 @@ func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
 
 	// If both yield, no shard moves.
 	a.YieldLeadership(errBroken)
-	testkit.Eventually(t, testTimeout, heldBy("b"))
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
 	b.YieldLeadership(errBroken)
 	waitForUnready(t, a, "a", "b")
 	sleepReal(2 * time.Second)
-	if err := heldBy("b")(); err != nil {
+	if err := allHeldBy(h, n, "b")(); err != nil {
 		t.Error(err)
 	}
 	wantNoViolations(t, h)
@@ -141,17 +143,7 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 	}
 	began := time.Now()
 	a.YieldLeadership(errBroken)
-	testkit.Eventually(t, testTimeout, func() error {
-		for shard, actor := range h.actors() {
-			if actor.replica != "b" {
-				return fmt.Errorf("shard %d is with %s", shard, actor.replica)
-			}
-		}
-		if got := len(h.actors()); got != n {
-			return fmt.Errorf("%d shards are held, want %d", got, n)
-		}
-		return nil
-	})
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
 	t.Logf("yielded shards were held by b after %v", time.Since(began))
 	a.YieldLeadership(nil)
 	b.PreferOthers(nil)
@@ -167,26 +159,13 @@ func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
 	b := join(t, etcd(t), "b", h.body("b"), shards(n))
 	settled(t, h, n, a, b)
-	heldBy := func(replica string) func() error {
-		return func() error {
-			for shard, actor := range h.actors() {
-				if actor.replica != replica {
-					return fmt.Errorf("shard %d is with %s", shard, actor.replica)
-				}
-			}
-			if got := len(h.actors()); got != n {
-				return fmt.Errorf("%d shards are held, want %d", got, n)
-			}
-			return nil
-		}
-	}
 	began := time.Now()
 	a.SetDoubtful(errBroken)
 	waitForUnready(t, b, "a")
 	if held := h.shares()["a"]; held == 0 {
 		t.Errorf("the shards were released after %v, before other replicas can have reported the same", time.Since(began))
 	}
-	testkit.Eventually(t, testTimeout, heldBy("b"))
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
 	t.Logf("the shards were held by b after %v", time.Since(began))
 	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
 		t.Errorf("status says %q, want why a gets nothing", reason)
@@ -194,16 +173,16 @@ func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
 	b.SetDoubtful(errBroken)
 	waitForUnready(t, a, "a", "b")
 	sleepReal(6 * time.Second) // more than two TTLs
-	if err := heldBy("b")(); err != nil {
+	if err := allHeldBy(h, n, "b")(); err != nil {
 		t.Errorf("although both replicas are doubtful: %v", err)
 	}
 	b.SetUnready(errBroken)
-	testkit.Eventually(t, testTimeout, heldBy("a"))
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "a"))
 	// b is able when it has recovered, and not ready yet.
 	b.SetDoubtful(nil)
 	b.SetUnready(nil)
 	began = time.Now()
-	testkit.Eventually(t, testTimeout, heldBy("b"))
+	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
 	t.Logf("the shards were held by b %v after it had recovered", time.Since(began))
 	a.SetDoubtful(nil)
 	testkit.Eventually(t, 2*testTimeout, func() error {

@@ -58,48 +58,48 @@ type receiverDoubt struct {
 	period
 	// until is when sessions that expired count again.
 	until monotonic.Instant
-	// ended is when the last doubt ended; 0 for never. began is when it began.
-	began, ended monotonic.Instant
-	// settled says that the last doubt ended because its time was over, and not because holders
-	// came back.
+	// last is the last doubt that ended. settled says that it ended because its time was over, and
+	// not because holders came back.
+	last    endedDoubt
 	settled bool
 	// before is the doubt before the last one, if holders ended it a short time before the last one
 	// ended; else 0.
 	before endedDoubt
 }
 
-// endedDoubt is a doubt that ended because holders came back. The others that fell silent in it
-// have a grace period from then on.
+// endedDoubt is a doubt that is over; ended is 0 for none. If holders ended it, the others that
+// fell silent in it have a grace period from then on.
 type endedDoubt struct{ began, ended monotonic.Instant }
 
-func (e endedDoubt) verdict(silent monotonic.Instant, grace time.Duration) monotonic.Instant {
-	if e.ended == 0 || silent > e.ended || silent < e.began.Add(-grace) {
-		return 0
-	}
-	return e.ended.Add(grace)
+// includes returns whether a silence belongs to the doubt.
+func (e endedDoubt) includes(silent monotonic.Instant, grace time.Duration) bool {
+	return e.ended > 0 && silent <= e.ended && silent >= e.began.Add(-grace)
 }
 
 // verdict returns when the silence of a node counts that began to be silent at a moment: during a
 // doubt at its end, and after it once the node had a grace period to come back.
 func (d receiverDoubt) verdict(silent monotonic.Instant, grace time.Duration) monotonic.Instant {
-	before := d.before.verdict(silent, grace)
-	last := d.ended > 0 && silent <= d.ended && silent >= d.began.Add(-grace)
+	var before monotonic.Instant
+	if d.before.includes(silent, grace) {
+		before = d.before.ended.Add(grace)
+	}
+	last := d.last.includes(silent, grace)
 	switch {
 	case last && d.settled:
-		return max(before, d.ended)
+		return max(before, d.last.ended)
 	case d.on && silent >= d.since.Add(-grace):
 		return max(before, d.until)
 	case last:
-		return d.ended.Add(grace)
+		return d.last.ended.Add(grace)
 	}
 	return before
 }
 
 // over returns the state after the present doubt.
 func (d receiverDoubt) over(ended monotonic.Instant, settled bool, grace time.Duration) receiverDoubt {
-	next := receiverDoubt{began: d.since, ended: ended, settled: settled, before: d.before}
-	if d.ended > 0 && !d.settled {
-		next.before = endedDoubt{began: d.began, ended: d.ended}
+	next := receiverDoubt{last: endedDoubt{began: d.since, ended: ended}, settled: settled, before: d.before}
+	if d.last.ended > 0 && !d.settled {
+		next.before = d.last
 	}
 	if ended >= next.before.ended.Add(grace) {
 		next.before = endedDoubt{}
@@ -114,8 +114,8 @@ func (c ClusterState) Doubted(now monotonic.Instant, grace time.Duration) (laste
 	switch {
 	case d.on:
 		return now.Sub(d.since), true
-	case d.ended > 0 && !d.settled && now < d.ended.Add(grace):
-		return now.Sub(d.began), true
+	case d.last.ended > 0 && !d.settled && now < d.last.ended.Add(grace):
+		return now.Sub(d.last.began), true
 	}
 	return 0, false
 }
@@ -197,7 +197,7 @@ type sessionCount struct {
 func (c ClusterState) newSessionCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
 	count := sessionCount{
 		now: now, grace: grace, receiver: c.receiver, before: c.fewHeard, shards: map[int]struct{}{},
-		silentSince: max(now.Add(-grace), c.receiver.ended+1), heldBefore: now.Add(-firstBeat),
+		silentSince: max(now.Add(-grace), c.receiver.last.ended+1), heldBefore: now.Add(-firstBeat),
 	}
 	if c.receiver.on {
 		count.silentSince, count.renewedSince = c.receiver.since.Add(-grace), max(c.receiver.since, now.Add(-grace))

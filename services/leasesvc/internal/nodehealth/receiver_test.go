@@ -75,6 +75,18 @@ func (w *fixture) elapse(d time.Duration, last, back map[string]time.Duration) (
 	return marked, w.cluster.HearsFew(w.now)
 }
 
+// expectHeardAgain checks that HearsFew ends when all nodes come back.
+func (w *fixture) expectHeardAgain() {
+	w.t.Helper()
+	for _, name := range w.names {
+		w.sessions[name] = session.Alive
+	}
+	w.run(time.Second)
+	if w.cluster.HearsFew(w.now) {
+		w.t.Errorf("HearsFew is true after all nodes came back")
+	}
+}
+
 func (w *fixture) unknown() (count int) {
 	for _, name := range w.names {
 		if w.ready(name) == corev1.ConditionUnknown {
@@ -293,13 +305,7 @@ func TestClusterState_HearsFewEndsWhenTheOtherNodesAreHeard(t *testing.T) {
 	}
 	w.run(time.Minute)
 	w.names = w.names[1:]
-	for _, name := range w.names {
-		w.sessions[name] = session.Alive
-	}
-	w.run(time.Second)
-	if w.cluster.HearsFew(w.now) {
-		t.Error("HearsFew is true, although all nodes are heard")
-	}
+	w.expectHeardAgain()
 }
 
 // What fell silent in a doubt is in doubt for a grace period more, if holders ended the doubt.
@@ -490,13 +496,7 @@ func TestClusterState_HearsFew(t *testing.T) {
 			if got := w.cluster.HearsFew(w.now); got != c.want {
 				t.Errorf("HearsFew = %v, want %v", got, c.want)
 			}
-			for _, name := range w.names {
-				w.sessions[name] = session.Alive
-			}
-			w.run(time.Second)
-			if w.cluster.HearsFew(w.now) {
-				t.Error("HearsFew is true after all nodes came back")
-			}
+			w.expectHeardAgain()
 		})
 	}
 }

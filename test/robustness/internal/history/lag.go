@@ -64,20 +64,19 @@ func (w Window) excused(rule string) time.Duration {
 
 // Stalled returns for how long the machine did not run the world in a time.
 func (h History) Stalled(from, to time.Duration) time.Duration {
-	var sum time.Duration
-	for i := range h.Windows {
-		if w := &h.Windows[i]; w.Fault == "" && w.From < to && w.To > from {
-			sum += max(0, min(w.To, to)-max(w.From, from))
-		}
-	}
-	return sum
+	return h.during(from, to, func(w *Window) bool { return w.Fault == "" })
 }
 
 // WithoutQuorum returns for how long etcd had no quorum in a time.
 func (h History) WithoutQuorum(from, to time.Duration) time.Duration {
+	return h.during(from, to, func(w *Window) bool { return w.NoQuorum })
+}
+
+// during returns the part of a time in which there are some windows. These do not overlap.
+func (h History) during(from, to time.Duration, some func(*Window) bool) time.Duration {
 	var sum time.Duration
 	for i := range h.Windows {
-		if w := &h.Windows[i]; w.NoQuorum {
+		if w := &h.Windows[i]; some(w) && w.From < to && w.To > from {
 			sum += max(0, min(w.To, to)-max(w.From, from))
 		}
 	}
