@@ -33,7 +33,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 			pause(context.Background(), f.Start-time.Since(began))
 			target := w.leader(f.Service)
 			entry := schedule.EntryOf(f.Kind)
-			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now(), NoQuorum: entry.NoQuorum()}
+			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
 			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
 				window.Unreached = target.name + "#"
 			}
@@ -41,13 +41,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 			if window.To = window.From; f.Duration > 0 {
 				window.To = w.now()
 			}
-			window.Graceful, window.Shows = entry.Graceful, entry.Shows
-			switch {
-			case entry.Excuses:
-				window.Excused = window.To
-			case entry.Notice > 0:
-				window.Excused = min(window.To, window.From+entry.Notice)
-			}
+			entry.Judge(&window)
 			w.mu.Lock()
 			w.record.Windows = append(w.record.Windows, window)
 			w.mu.Unlock()

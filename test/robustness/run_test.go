@@ -179,6 +179,7 @@ func runSchedule(t *testing.T, p plan) report.Run {
 		judged.Busy = busy(h)
 		t.Logf("the world used %.2f cores, and waited for a processor in %.0f %% of the time; %d changes of the traffic failed", cpu, 100*judged.Busy, w.missed.Load())
 		checkBites(t, h, p.profile)
+		checkDelays(t, h, judged.Report)
 		run = judged
 		if err := errors.Join(w.problems...); err != nil {
 			run.Discarded = err.Error()
@@ -276,6 +277,7 @@ func (w *world) finish() history.History {
 	if len(w.problems) > 0 {
 		w.Errorf("the run shows nothing: %v", errors.Join(w.problems...))
 	}
+	w.nameLeaders()
 	h := w.record
 	h.Shards, h.Grace = w.shards, nodeGrace
 	h.Acts = append(slices.Clone(h.Acts), w.actsOfSlices()...)
@@ -373,10 +375,12 @@ func TestRecord(t *testing.T) {
 		if known := filepath.Join(filepath.Dir(path), runName); exists(known) {
 			s = readJSON[savedRun](t, known)
 		}
+		asInTheTable(h.Windows)
 		s.Run.Report = oracle.Check(h, bounds())
 		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
 			logReport(t, s.Run)
 			checkBites(t, h, profileOf(s.Run.Seed))
+			checkDelays(t, h, s.Run.Report)
 		})
 		all = append(all, s)
 		return nil
@@ -386,6 +390,17 @@ func TestRecord(t *testing.T) {
 	}
 	slices.SortStableFunc(all, func(a, b savedRun) int { return a.Ended.Compare(b.Ended) })
 	write(t, all)
+}
+
+// asInTheTable lets the faults of a kept record excuse what the table says now.
+func asInTheTable(windows []history.Window) {
+	for i := range windows {
+		for _, entry := range schedule.Table() {
+			if string(entry.Kind) == windows[i].Fault {
+				entry.Judge(&windows[i])
+			}
+		}
+	}
 }
 
 func exists(path string) bool {
@@ -410,6 +425,33 @@ func checkBites(t *testing.T, h history.History, profile traffic) {
 			complain("the record has nothing that breaks the rule %s", rule)
 		case !notices(oracle.Check(spoiled, bounds(), rule), rule):
 			complain("the record was spoiled, and the rule %s did not notice it", rule)
+		}
+	}
+}
+
+// checkDelays adds to the record, for each rule with a bound, what is not as promised for a second
+// longer than allowed, and for a second less. Only the first one is a violation more than those of
+// the report. A rule for which the machine left no time could have shown only what is undecided.
+func checkDelays(t *testing.T, h history.History, found oracle.Report) {
+	t.Helper()
+	violationsOf := func(rule string, of oracle.Report) (count int) {
+		for _, v := range of.Violations {
+			if v.Rule == rule {
+				count++
+			}
+		}
+		return count
+	}
+	allowed := oracle.JustAllowed(bounds())
+	for rule, lengthen := range oracle.TooLong(bounds()) {
+		long, short := h.Clone(), h.Clone()
+		switch {
+		case !lengthen(&long) || !allowed[rule](&short):
+			t.Logf("the faults and the machine left no time in which the rule %s shows a violation", rule)
+		case violationsOf(rule, oracle.Check(long, bounds(), rule)) == 0:
+			t.Errorf("a breach of the rule %s that is a second longer than allowed is no violation", rule)
+		case violationsOf(rule, oracle.Check(short, bounds(), rule)) > violationsOf(rule, found):
+			t.Errorf("a second less than the rule %s allows is a violation", rule)
 		}
 	}
 }

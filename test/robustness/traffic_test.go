@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,8 +172,18 @@ func (w *world) recordAnswer(answer history.Answer, reply *statusv1.ListShardsRe
 	maps.DeleteFunc(answer.Missing, func(service string, _ []int) bool { return unnamed[service] })
 	for _, s := range reply.GetShards() {
 		answer.Leaders = append(answer.Leaders, history.Leader{
-			Service: s.GetService(), Shard: int(s.GetShard()), Holder: w.recorder.processes[s.GetLeaderId()], Epoch: s.GetEpoch(),
+			Service: s.GetService(), Shard: int(s.GetShard()), Holder: s.GetLeaderId(), Epoch: s.GetEpoch(),
 		})
 	}
 	w.record.Answers = append(w.record.Answers, answer)
+}
+
+// nameLeaders replaces the replica ids in the answers by the names of their processes. An id that
+// no process had stays, and is no leader. The caller holds mu.
+func (w *world) nameLeaders() {
+	for _, answer := range w.record.Answers {
+		for i, leader := range answer.Leaders {
+			answer.Leaders[i].Holder = cmp.Or(w.recorder.processes[leader.Holder], leader.Holder)
+		}
+	}
 }

@@ -381,3 +381,41 @@ func TestSpoilers_BreakTheirRules(t *testing.T) {
 		}
 	}
 }
+
+// The changes with which each real record is checked too: a second decides.
+func TestDelays_ASecondDecides(t *testing.T) {
+	allowed := JustAllowed(bounds())
+	for rule, lengthen := range TooLong(bounds()) {
+		t.Run(rule, func(t *testing.T) {
+			for name, c := range map[string]struct {
+				change func(*history.History) bool
+				breach bool
+			}{"too long": {lengthen, true}, "just allowed": {allowed[rule], false}} {
+				h := withLeader(sound())
+				h.Windows = append(h.Windows, history.Window{From: 21 * s, To: 22 * s}, history.Window{From: 23 * s, To: 25 * s})
+				before := withLeader(sound())
+				if !c.change(&h) {
+					t.Fatalf("%s: the sound history has no time for it", name)
+				}
+				if report := Check(h, bounds(), rule); (len(report.Violations) > 0) != c.breach {
+					t.Errorf("%s: violations are %v, want some: %t", name, report.Violations, c.breach)
+				}
+				if h = before; len(Check(h, bounds(), rule).Violations) > 0 {
+					t.Error("a change of one history changed another one")
+				}
+			}
+			busy := withLeader(sound())
+			for at := busy.Begin; at < busy.End; at += s {
+				busy.Windows = append(busy.Windows, history.Window{From: at, To: at + 900*time.Millisecond})
+			}
+			if empty := (history.History{}); lengthen(&empty) || lengthen(&busy) {
+				t.Error("a history was changed that leaves no time for a breach")
+			}
+		})
+	}
+	for rule := range bounds().Promised {
+		if allowed[rule] == nil && rule != "call" { // It is a rule about single calls.
+			t.Errorf("rule %s has no delay", rule)
+		}
+	}
+}

@@ -23,7 +23,7 @@ func Spoilers() map[string]func(*history.History) bool {
 			return edit(h.Acts, func(a *history.Act) bool {
 				spoiled := a.Shard != history.AnyShard && within(h, a.Sent)
 				if spoiled {
-					a.Process = "stranger"
+					a.Process = "another"
 				}
 				return spoiled
 			})
@@ -32,7 +32,7 @@ func Spoilers() map[string]func(*history.History) bool {
 			return edit(h.Claims, func(c *history.Claim) bool {
 				spoiled := c.Gone > 0 && within(h, c.To)
 				if spoiled {
-					h.Claims = append(h.Claims, history.Claim{Service: c.Service, Shard: c.Shard, Holder: "stranger", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To})
+					h.Claims = append(h.Claims, history.Claim{Service: c.Service, Shard: c.Shard, Holder: "another", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To})
 				}
 				return spoiled
 			})
@@ -47,7 +47,7 @@ func Spoilers() map[string]func(*history.History) bool {
 		"present": func(h *history.History) bool {
 			return drop(&h.Slices, func(s history.SliceVersion) bool { return s.At > h.Begin+early })
 		},
-		"absent":      func(h *history.History) bool { return drop(&h.Slices, func(history.SliceVersion) bool { return true }) },
+		"absent":      spoilAbsent,
 		"duplicate":   spoilDuplicate,
 		"empty":       func(h *history.History) bool { return spoilEndpoints(h, nil) },
 		"published":   spoilPublished,
@@ -69,7 +69,7 @@ func Spoilers() map[string]func(*history.History) bool {
 					return false
 				}
 				a.Leaders = slices.Clone(a.Leaders)
-				a.Leaders[0].Holder, a.Leaders[0].Epoch = "stranger", later
+				a.Leaders[0].Holder, a.Leaders[0].Epoch = "another", later
 				return true
 			})
 		},
@@ -192,17 +192,36 @@ func spoilRegress(h *history.History) bool {
 	return false
 }
 
-// spoilDuplicate adds a copy of each slice.
-func spoilDuplicate(h *history.History) bool {
-	spoiled := false
-	for _, s := range slices.Clone(h.Slices) {
-		if !s.Gone && len(s.Ready) > 0 {
-			s.Name += "-copy"
-			h.Slices = append(h.Slices, s)
-			spoiled = true
+// spoilAbsent removes the slices, and lets the first Pod that was ready stay so.
+func spoilAbsent(h *history.History) bool {
+	for _, p := range h.Pods {
+		selected := slices.ContainsFunc(h.Services, func(s history.ServiceVersion) bool { return selects(s, p) && lasts(*h, s.Name) })
+		if p.Ready && p.Address != "" && selected {
+			h.Slices = nil
+			drop(&h.Pods, func(o history.PodVersion) bool { return o.Name == p.Name && o.Revision > p.Revision })
+			return true
 		}
 	}
-	return spoiled
+	return false
+}
+
+// spoilDuplicate copies the first slice with a ready address, and lets both stay as they are.
+func spoilDuplicate(h *history.History) bool {
+	for _, s := range h.Slices {
+		if len(s.Ready) == 0 || !lasts(*h, s.Service) {
+			continue
+		}
+		drop(&h.Slices, func(o history.SliceVersion) bool { return o.Name == s.Name && o.Revision > s.Revision })
+		s.Name += "-copy"
+		h.Slices = append(h.Slices, s)
+		return true
+	}
+	return false
+}
+
+// lasts says whether a Service is there at the end.
+func lasts(h history.History, service string) bool {
+	return !slices.ContainsFunc(h.Services, func(s history.ServiceVersion) bool { return s.Name == service && s.Gone })
 }
 
 // spoilEndpoints gives default/kubernetes other endpoints from the begin on.
@@ -230,8 +249,7 @@ func spoilPublished(h *history.History) bool {
 // spoilShared lets another Service use, at the end, what a Service uses that is not deleted.
 func spoilShared(h *history.History) bool {
 	for _, s := range h.Services {
-		lasts := !slices.ContainsFunc(h.Services, func(o history.ServiceVersion) bool { return o.Name == s.Name && o.Gone })
-		if lasts && len(s.Uses) > 0 {
+		if lasts(*h, s.Name) && len(s.Uses) > 0 {
 			s.Name, s.Revision, s.At = s.Name+"-copy", later, h.End
 			h.Services = append(h.Services, s)
 			return true

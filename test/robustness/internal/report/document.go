@@ -59,8 +59,9 @@ kube-apiserver and at the gateway, and judges the record. `+"`test/robustness/do
 ## Promises
 
 Each promise holds always, or is broken for no longer than its bound. The bound counts from the start of a fault, or from its
-end if the services can do nothing before it. The longest time is by the clock. A time of more than %.0f s above the bound is a
-violation. It is undecided if it is longer than that by the clock only: without the time in which a process waited for a
+end if the services can do nothing before it. The bounds of the rules `+"`told` and `silence`"+` always count from its start, except that
+clients refuse a service whose certificate has expired. The longest time is by the clock. A time of more than %.0f s above the bound
+is a violation. It is undecided if it is longer than that by the clock only: without the time in which a process waited for a
 processor, the promise was kept.
 
 %s

@@ -31,7 +31,7 @@ func programEntries() []Entry {
 		{Kind: BackendsFrozen, Signals: true, Number: "F17", Services: leaders, Least: 6 * s, Most: 9 * s, Excuses: true, What: "SIGSTOP to all replicas of the service while the gateway is asked, then SIGCONT"},
 		{Kind: CertificateRenewed, Number: "F13", Least: 4 * s, Most: 8 * s, Graceful: true, What: "the certificates of all programs are replaced; no open stream may end"},
 		{Kind: AuthorityRotated, Number: "F13", Least: 9 * s, Most: 12 * s, Graceful: true, What: "another authority is trusted, then signs all certificates, then is the only one; no open stream may end"},
-		{Kind: CertificateExpired, Number: "F13", Services: all, Least: 5 * s, Most: 8 * s, Excuses: true, What: "the certificate of one replica has expired, and its connections are closed; calls of a client with an expired certificate fail too"},
+		{Kind: CertificateExpired, Number: "F13", Services: all, Least: 5 * s, Most: 8 * s, Excuses: true, Refused: true, What: "the certificate of one replica has expired, and its connections are closed; calls of a client with an expired certificate fail too"},
 		{Kind: RollingUpdate, Signals: true, Number: "F15", Services: leaders, Least: 2 * s, Most: 4 * s, Graceful: true, What: "SIGTERM to one replica after the other, each replaced by another build; the duration is the pause between two of them"},
 		{Kind: SlowWatchers, Long: true, Number: "F16", Services: []string{history.Slicesvc, history.Gateway}, Least: 45 * s, Most: 50 * s, What: "60 watches of one replica whose clients read nothing, one byte per second, or no message"},
 		{Kind: DiskFull, Number: "F18", Services: all, Least: 6 * s, Most: 10 * s, What: "no file of one replica may grow: RLIMIT_FSIZE is the size of its audit log and a part of a record"},

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
 func TestDraw_SeedIsReproducibleAndHasEachRowOnce(t *testing.T) {
@@ -130,5 +132,21 @@ func TestShrink_LeavesWhatIsNeeded(t *testing.T) {
 	Shrink(steps, 5, func([]Step) bool { calls++; return false })
 	if calls > 5 {
 		t.Errorf("%d tries, want 5 at most", calls)
+	}
+}
+
+func TestJudge_SaysWhatAFaultExcuses(t *testing.T) {
+	for kind, want := range map[Kind]history.Window{
+		Kill:               {Shows: []string{"told", "silence"}},
+		RollingUpdate:      {Shows: []string{"told", "silence"}, Graceful: true},
+		EtcdStopped:        {Shows: []string{"told", "silence"}, NoQuorum: true, Excused: 30 * s},
+		APIServerKilled:    {Shows: []string{"published", "told", "silence"}, Excused: 20 * s},
+		CertificateExpired: {Shows: []string{"told"}, Excused: 30 * s},
+	} {
+		want.From, want.To = 10*s, 30*s
+		got := history.Window{From: 10 * s, To: 30 * s, Excused: s}
+		if EntryOf(kind).Judge(&got); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", kind, got, want)
+		}
 	}
 }

@@ -47,8 +47,11 @@ type Entry struct {
 	Services []string
 	// Least and Most bound its duration. Both are 0 for a fault that is over at once.
 	Least, Most time.Duration
-	// Excuses says that the services cannot do their work before the fault is over.
+	// Excuses says that the services cannot do their work before the fault is over. They still
+	// answer, and what they list is as old as they say.
 	Excuses bool
+	// Refused says that clients refuse a service with the fault, and get no answer of it.
+	Refused bool
 	// Shows are the rules of the oracle that the fault is there to test: they have no excuse.
 	Shows []string
 	// Notice is how long a service has to see the fault before it acts on it.
@@ -75,6 +78,21 @@ type Entry struct {
 
 // NoQuorum returns whether etcd has no quorum during the fault.
 func (e Entry) NoQuorum() bool { return e.OfEtcd && e.Excuses }
+
+// Judge sets what the rules of the oracle must know of a fault in the time of a window.
+func (e Entry) Judge(w *history.Window) {
+	w.Graceful, w.NoQuorum, w.Excused = e.Graceful, e.NoQuorum(), 0
+	w.Shows = append(slices.Clone(e.Shows), "told")
+	if !e.Refused {
+		w.Shows = append(w.Shows, "silence")
+	}
+	switch {
+	case e.Excuses:
+		w.Excused = w.To
+	case e.Notice > 0:
+		w.Excused = min(w.To, w.From+e.Notice)
+	}
+}
 
 const s = time.Second
 
