@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -11,9 +12,12 @@ import (
 
 const (
 	// A client may send controlRate control frames per second, and controlBurst at once. A gRPC
-	// client sends one for each call that it cancels, and pings every few seconds.
+	// client sends one for each call that it cancels, and pings every few seconds. To measure the
+	// delay of the connection, it also pings after data: once for each frame at most, which is free.
 	controlRate  = 100
 	controlBurst = 400
+	// mostFreePings bounds the pings for data that was sent before.
+	mostFreePings = controlBurst
 
 	// continuationCost is what a continuation counts as.
 	continuationCost = 200
@@ -35,8 +39,9 @@ const (
 )
 
 // Credentials returns credentials of a gRPC server that end a connection on which the client sends
-// too many control frames: resets, settings, pings, priorities, continuations, empty data, and
-// frames of unknown types. For ten seconds, the identity of the connection may open no other one.
+// too many control frames: resets, settings, more pings than it got data, priorities,
+// continuations, empty data, and frames of unknown types. For ten seconds, the identity of the
+// connection may open no other one.
 func (l *Limiter) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &watchedCredentials{TransportCredentials: inner, limiter: l}
 }
@@ -56,7 +61,7 @@ func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	if ok {
 		w.limiter.handshaken(counted)
 	}
-	watched := &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes, closed: make(chan struct{})}
+	watched := &watchedConn{Conn: c, limiter: w.limiter, counted: counted, received: headers{skip: prefaceBytes}, closed: make(chan struct{})}
 	if ok && counted.peers != nil {
 		watched.calls = &counted.peers.calls
 	}
@@ -68,7 +73,7 @@ func (w *watchedCredentials) Clone() credentials.TransportCredentials {
 	return &watchedCredentials{TransportCredentials: w.TransportCredentials.Clone(), limiter: w.limiter}
 }
 
-// watchedConn counts the control frames that are read. One goroutine reads.
+// watchedConn counts the control frames that are read. One goroutine reads, and one writes.
 type watchedConn struct {
 	net.Conn
 	limiter *Limiter
@@ -78,11 +83,36 @@ type watchedConn struct {
 	closing sync.Once
 	closed  chan struct{}
 
-	skip   int // bytes until the next header of a frame
-	header [headerBytes]byte
-	known  int // bytes of header that are read
-	paid   time.Time
+	received, sent headers
+	paid           time.Time
+	// freePings is the number of pings that the data allow that was sent.
+	freePings atomic.Int64
 }
+
+// headers finds the headers of frames in a stream of bytes.
+type headers struct {
+	skip  int // bytes until the next header
+	bytes [headerBytes]byte
+	known int // how many of bytes are there
+}
+
+// next returns what follows the next header in some bytes of the stream, and whether they have the
+// end of one.
+func (h *headers) next(stream []byte) (rest []byte, found bool) {
+	skipped := min(h.skip, len(stream))
+	h.skip -= skipped
+	copied := copy(h.bytes[h.known:], stream[skipped:])
+	if h.known += copied; h.known < headerBytes {
+		return nil, false
+	}
+	h.known = 0
+	h.skip = h.length()
+	return stream[skipped+copied:], true
+}
+
+func (h *headers) kind() byte  { return h.bytes[3] }
+func (h *headers) flags() byte { return h.bytes[4] }
+func (h *headers) length() int { return int(h.bytes[0])<<16 | int(h.bytes[1])<<8 | int(h.bytes[2]) }
 
 var errControlFrames = errors.New("the client sends too many HTTP/2 control frames")
 
@@ -117,30 +147,37 @@ func (w *watchedConn) Close() error {
 	return w.Conn.Close()
 }
 
+// Write counts the data, for which a client may ping.
+func (w *watchedConn) Write(p []byte) (int, error) {
+	data := int64(0)
+	for rest, found := w.sent.next(p); found; rest, found = w.sent.next(rest) {
+		if w.sent.kind() == frameData && w.sent.length() > 0 {
+			data++
+		}
+	}
+	if free := w.freePings.Load(); data > 0 && free < mostFreePings {
+		w.freePings.Add(min(data, mostFreePings-free)) // the reader may take some meanwhile
+	}
+	return w.Conn.Write(p)
+}
+
 // count returns how many calls begin in the read bytes, and false if they contain a control frame
 // too many.
 func (w *watchedConn) count(read []byte) (calls int, ok bool) {
 	control := 0
-	for {
-		skipped := min(w.skip, len(read))
-		w.skip -= skipped
-		read = read[skipped:]
-		if len(read) == 0 {
-			return calls, control == 0 || w.admit(control, time.Now())
+	for rest, found := w.received.next(read); found; rest, found = w.received.next(rest) {
+		kind := w.received.kind()
+		cost := costOf(kind, w.received.flags(), w.received.length())
+		if kind == framePing && cost > 0 && w.freePings.Load() > 0 {
+			w.freePings.Add(-1)
+			cost = 0
 		}
-		copied := copy(w.header[w.known:], read)
-		w.known += copied
-		read = read[copied:]
-		if w.known < headerBytes {
-			continue
-		}
-		w.known = 0
-		w.skip = int(w.header[0])<<16 | int(w.header[1])<<8 | int(w.header[2])
-		control += costOf(w.header[3], w.header[4], w.skip)
-		if w.header[3] == frameHeaders {
+		control += cost
+		if kind == frameHeaders {
 			calls++
 		}
 	}
+	return calls, control == 0 || w.admit(control, time.Now())
 }
 
 // costOf returns what a frame counts as in control frames. A client has little reason to send those

@@ -5,11 +5,17 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // bytesConn is a connection from which a test reads.
@@ -35,7 +41,7 @@ func readAll(t *testing.T, step int, write func(*http2.Framer) error) (*bytesCon
 		t.Fatal(err)
 	}
 	raw := &bytesConn{Reader: &sent}
-	watched := &watchedConn{Conn: raw, limiter: newLimiter(t, Config{}), skip: prefaceBytes, closed: make(chan struct{})}
+	watched := &watchedConn{Conn: raw, limiter: newLimiter(t, Config{}), received: headers{skip: prefaceBytes}, closed: make(chan struct{})}
 	for {
 		if _, err := watched.Read(make([]byte, step)); err != nil {
 			return raw, err
@@ -91,6 +97,119 @@ func TestWatchedConn_EndsFloodsOfControlFrames(t *testing.T) {
 			t.Errorf("%s: a burst of %d ends with %v", name, burst, err)
 		}
 	}
+}
+
+// A client that measures the delay of its connection pings once for each frame of data. Pings
+// without data are a flood.
+func TestWatchedConn_APingForEachFrameOfDataIsFree(t *testing.T) {
+	ping := frames(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
+	data := frames(t, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("abc")) })
+	answer := frames(t, func(f *http2.Framer) error { return f.WritePing(true, [8]byte{}) })
+	for name, c := range map[string]struct {
+		sent  []byte
+		flood bool
+	}{
+		"data":               {sent: data},
+		"much data at once":  {sent: slices.Concat(data, data, data)},
+		"only answers":       {sent: answer, flood: true},
+		"an end of a stream": {sent: frames(t, func(f *http2.Framer) error { return f.WriteData(1, true, nil) }), flood: true},
+	} {
+		for _, step := range []int{1, 5, 4096} {
+			w := &watchedConn{Conn: discardConn{}}
+			flood := false
+			for range 3 * controlBurst {
+				for piece := range slices.Chunk(c.sent, step) {
+					if _, err := w.Write(piece); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, ok := w.count(ping)
+				flood = flood || !ok
+			}
+			if flood != c.flood {
+				t.Errorf("%s, %d bytes at a time: a flood: %t, want %t", name, step, flood, c.flood)
+			}
+		}
+	}
+	w := &watchedConn{Conn: discardConn{}}
+	if _, err := w.Write(bytes.Repeat(data, 100*mostFreePings)); err != nil {
+		t.Fatal(err)
+	}
+	pings := 0
+	for ok := true; ok; pings++ {
+		_, ok = w.count(ping)
+	}
+	if most := mostFreePings + controlBurst + 10; pings > most {
+		t.Errorf("%d pings pass after much data, want %d at most", pings, most)
+	}
+}
+
+// frames returns the bytes that write writes.
+func frames(t *testing.T, write func(*http2.Framer) error) []byte {
+	t.Helper()
+	var sent bytes.Buffer
+	if err := write(http2.NewFramer(&sent, nil)); err != nil {
+		t.Fatal(err)
+	}
+	return sent.Bytes()
+}
+
+type discardConn struct{ net.Conn }
+
+func (discardConn) Write(p []byte) (int, error) { return len(p), nil }
+
+// A gRPC client without settings of its own may call as fast as it gets answers, and watch a stream
+// with many messages per second.
+func TestCredentials_AGRPCClientIsNoFlood(t *testing.T) {
+	server := grpc.NewServer(grpc.Creds(newLimiter(t, Config{}).Credentials(insecure.NewCredentials())))
+	status := health.NewServer()
+	healthpb.RegisterHealthServer(server, status)
+	listener := &countingListener{}
+	var err error
+	if listener.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		<-served
+	}()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := healthpb.NewHealthClient(conn)
+	watch, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * controlBurst {
+		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		status.SetServingStatus("", healthpb.HealthCheckResponse_ServingStatus(1+i%2))
+		if _, err := watch.Recv(); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if n := listener.accepted.Load(); n != 1 {
+		t.Errorf("the client needed %d connections, want 1", n)
+	}
+}
+
+type countingListener struct {
+	net.Listener
+	accepted atomic.Int32
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return conn, err
 }
 
 func TestWatchedConn_AdmitsTheRate(t *testing.T) {

@@ -2,8 +2,10 @@ package rpcerror
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -35,18 +37,19 @@ func WithRetryAfter(pause time.Duration) Option {
 // WithField adds a field violation to the BadRequest detail. The path is as protovalidate writes
 // it, for example "beats[3].holder.name". May be given many times; order is kept.
 func WithField(path, description string) Option {
-	violation := &errdetails.BadRequest_FieldViolation{Field: valid(path), Description: valid(description)}
+	violation := &errdetails.BadRequest_FieldViolation{Field: valid(path), Description: printable(description)}
 	return func(d *details) { d.violations = append(d.violations, violation) }
 }
 
 // New returns a status error with exactly one ErrorInfo and the details of the options. The code OK
-// becomes INTERNAL, because a status with OK is not an error. The caller receives the message
-// unchanged, so it must not contain internal causes.
+// becomes INTERNAL, because a status with OK is not an error. The caller receives the message, so it
+// must not contain internal causes. It may quote a request: what would control a terminal or change
+// the direction of a line is escaped, here and in the descriptions of fields.
 func New(code codes.Code, reason Reason, message string, options ...Option) error {
 	if code == codes.OK {
 		code = codes.Internal
 	}
-	return Complete(status.New(code, valid(message)), reason, options...)
+	return Complete(status.New(code, printable(message)), reason, options...)
 }
 
 // NotLeader returns the error of a replica that does not lead the shard. leaderAddress is the
@@ -100,4 +103,23 @@ func (d *details) messages(reason Reason) []protoadapt.MessageV1 {
 // encode it, and gRPC would drop all details of the status.
 func valid(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// printable returns a text with escapes for all characters that are not graphic, except breaks of
+// lines and tabs.
+func printable(text string) string {
+	controls := func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }
+	text = valid(text)
+	if strings.IndexFunc(text, controls) < 0 {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if controls(r) {
+			out.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
 }

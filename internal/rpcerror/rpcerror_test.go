@@ -74,6 +74,27 @@ func TestNew_StatusHasExactlyTheGivenDetails(t *testing.T) {
 	}
 }
 
+// A message that quotes a request controls no terminal.
+func TestNew_MessageIsPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"zones/\x1b[2J does not exist":     `zones/\x1b[2J does not exist`,
+		"DEL \x7f, NUL \x00, C1 \u009b":    `DEL \x7f, NUL \x00, C1 \u009b`,
+		"\u202eoverride \u2066isolate":     `\u202eoverride \u2066isolate`,
+		"two lines\n\tand a tab":           "two lines\n\tand a tab",
+		"no \xff UTF-8, é 界 \u00a0 'q' \\": "no \uFFFD UTF-8, é 界 \u00a0 'q' \\",
+	} {
+		said := status.Convert(New(codes.NotFound, ValidationFailedReason, text, WithField("name", text)))
+		if said.Message() != want {
+			t.Errorf("message %q, want %q", said.Message(), want)
+		}
+		for _, detail := range said.Details() {
+			if fields, ok := detail.(*errdetails.BadRequest); ok && fields.GetFieldViolations()[0].GetDescription() != want {
+				t.Errorf("description %q, want %q", fields.GetFieldViolations()[0].GetDescription(), want)
+			}
+		}
+	}
+}
+
 func TestComplete_KeepsDetailsThatAreThere(t *testing.T) {
 	foreign := &errdetails.ErrorInfo{Reason: "LEASE_NOT_FOUND", Domain: "etcd.io"}
 	st, err := status.New(codes.NotFound, "gone").WithDetails(foreign)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -137,11 +138,22 @@ type connected struct {
 	caller
 	ctx   context.Context
 	conns map[string]*grpc.ClientConn
+	// resets has the pace at which streams may end before their server ends them: a server closes a
+	// connection that resets more than 100 per second.
+	resets map[string]*rate.Limiter
+}
+
+// awaitReset waits until a stream to a server may end with a reset.
+func (c connected) awaitReset(t testing.TB, server string) {
+	t.Helper()
+	if err := c.resets[server].Wait(c.ctx); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (c caller) connect(t testing.TB, w *world) connected {
 	t.Helper()
-	found := connected{caller: c, ctx: t.Context(), conns: map[string]*grpc.ClientConn{}}
+	found := connected{caller: c, ctx: t.Context(), conns: map[string]*grpc.ClientConn{}, resets: map[string]*rate.Limiter{}}
 	if c.metadata != nil {
 		found.ctx = metadata.NewOutgoingContext(found.ctx, c.metadata(t, w))
 	}
@@ -153,7 +165,7 @@ func (c caller) connect(t testing.TB, w *world) connected {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		found.conns[server] = conn
+		found.conns[server], found.resets[server] = conn, rate.NewLimiter(80, 200)
 	}
 	return found
 }

@@ -349,8 +349,8 @@ func (e *hostileExchange) check(t *testing.T) {
 	if code >= 500 && code != http.StatusServiceUnavailable && code != http.StatusGatewayTimeout {
 		t.Errorf("%v: %s: %s", e, e.reply.Status, e.text)
 	}
-	if bytes.HasPrefix(e.text, []byte("400 Bad Request")) {
-		return // net/http's own answer to what is no HTTP
+	if bytes.HasPrefix(e.text, []byte("400 Bad Request")) || e.sent == http.MethodHead && code == http.StatusBadRequest && e.reply.Close {
+		return // net/http's own answer to what is no HTTP, after which it closes the connection
 	}
 	if e.server == "page" {
 		for _, name := range securityHeaders {
@@ -413,7 +413,7 @@ func (e *hostileExchange) checkRight(t *testing.T) {
 			t.Errorf("%v: %s without a right: %.200s", e, e.reply.Status, e.text)
 		}
 	case reads, serves:
-		if changes || e.sent == http.MethodPut || e.sent == http.MethodDelete {
+		if !free && (changes || e.sent == http.MethodPut || e.sent == http.MethodDelete) {
 			t.Errorf("%v: %s of a change with the right to read", e, e.reply.Status)
 		}
 	}

@@ -206,7 +206,9 @@ func (c *hostileCall) run(t *testing.T) {
 	began := time.Now()
 	defer func() { c.took = time.Since(began) }()
 	conn := c.by.conns[c.method.server]
-	if !c.streams() {
+	if c.streams() {
+		c.by.awaitReset(t, c.method.server)
+	} else {
 		var reply []byte
 		if c.err = conn.Invoke(ctx, c.method.name, &c.frames[0], &reply, grpc.ForceCodec(frames{})); c.err == nil {
 			c.replies = append(c.replies, reply)

@@ -215,6 +215,8 @@ func TestAPI_RejectsBodiesThatItDoesNotUnderstand(t *testing.T) {
 	}{
 		"a misspelt field":    {body: `{"colour": "x"}`, code: 400, reason: "UNKNOWN_FIELD"},
 		"no JSON":             {body: `name=x`, code: 400, reason: "VALIDATION_FAILED"},
+		"DEL":                 {body: "\x7f", code: 400, reason: "VALIDATION_FAILED"},
+		"an override of text": {body: "\u202e", code: 400, reason: "VALIDATION_FAILED"},
 		"two values":          {body: `{} {}`, code: 400, reason: "VALIDATION_FAILED"},
 		"a field twice":       {url: "/v1/baseline:reconcile", body: `{"validateOnly": true, "validateOnly": false}`, code: 400, reason: "VALIDATION_FAILED"},
 		"a form":              {contentType: "application/x-www-form-urlencoded", body: "name=x", code: 415, reason: "UNEXPECTED_BODY"},
@@ -238,6 +240,8 @@ func TestAPI_RejectsBodiesThatItDoesNotUnderstand(t *testing.T) {
 			}
 			if code, reason, body := send(t, http.MethodPost, url, header, strings.NewReader(c.body)); code != c.code || reason != c.reason {
 				t.Errorf("%d, %.300s; want %d with %s", code, body, c.code, c.reason)
+			} else if strings.ContainsAny(body, "\x7f\u202e") {
+				t.Errorf("the answer repeats a control character: %q", body)
 			}
 		})
 	}
