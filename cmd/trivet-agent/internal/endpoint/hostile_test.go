@@ -56,6 +56,27 @@ func leaseBody(t *testing.T, w *writer) []byte {
 	return body
 }
 
+// A client that gets an error ends to send its body, and waits for the end of the response.
+func TestProxy_AnAnswerBeforeTheEndOfTheBodyEnds(t *testing.T) {
+	for name, code := range map[string]int{"an error": http.StatusTooManyRequests, "a success": http.StatusOK} {
+		t.Run(name, func(t *testing.T) {
+			fx := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(code)
+				_, _ = io.WriteString(w, "early")
+			}))
+			client := fx.kubelet()
+			client.Timeout = 10 * time.Second
+			body, more := io.Pipe() // it has a begin and no end
+			defer more.Close()
+			go func() { _, _ = more.Write([]byte("{")) }()
+			response, text, err := fx.try(client, http.MethodPatch, "/api/v1/nodes/"+node+"/status", body)
+			if err != nil || response.StatusCode != code || text != "early" {
+				t.Errorf("%v, %q, %v; want %d and the whole body", response, text, err, code)
+			}
+		})
+	}
+}
+
 // A request target that no server takes says nothing of the kube-apiservers. CONNECT asks for a
 // tunnel to any address.
 func TestServe_OnlyPathsPass(t *testing.T) {

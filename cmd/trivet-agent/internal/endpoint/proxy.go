@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -44,8 +45,26 @@ func (e *Endpoint) newProxy(transport http.RoundTripper, strip func(http.Header)
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
 			strip(p.Out.Header)
 		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode != http.StatusSwitchingProtocols { // its body is the connection
+				r.Body = closedBeside{r.Body}
+			}
+			return nil
+		},
 		ErrorHandler: e.writeFailure,
 	}
+}
+
+// closedBeside is the body of a response that is closed beside the handler. Go's HTTP/2 client waits
+// there for the end of the body of the request, which the kubelet does not send any more after a
+// response that is an error: it waits for the end of the response, which the handler sends when it
+// returns. That ends the body of the request, and so the wait.
+type closedBeside struct{ io.ReadCloser }
+
+// Close returns at once.
+func (b closedBeside) Close() error {
+	go func() { _ = b.ReadCloser.Close() }() // it is read, or the caller has gone
+	return nil
 }
 
 // stripIdentity removes what could give the request another identity than the certificate does.

@@ -62,8 +62,8 @@ type delay struct {
 	add   func(h *history.History, from, to time.Duration) bool
 }
 
-// delays has each rule that has a bound. Their subjects touch no other one, so only the order of
-// their own revisions matters.
+// delays has each rule that has a bound. Other subjects of the rule are removed where they would
+// cost time, so only the faults, the stalls and the claims of the history matter.
 func delays(bounds Bounds) map[string]delay {
 	return map[string]delay{
 		"holder": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
@@ -82,8 +82,8 @@ func delays(bounds Bounds) map[string]delay {
 			return addDead(h, bounds.Observation, from, to)
 		}},
 		"lease": {service: history.Leasesvc, add: func(h *history.History, from, to time.Duration) bool {
-			h.Lives = append(h.Lives, history.Life{Node: added})
-			h.Renewals = append(h.Renewals, history.Renewal{Node: added, Revision: later, Duration: from}, history.Renewal{Node: added, Revision: later + 1, At: to, Duration: h.End})
+			h.Lives = []history.Life{{Node: added}}
+			h.Renewals = []history.Renewal{{Node: added, Revision: 1, Duration: from}, {Node: added, Revision: 2, At: to, Duration: h.End}}
 			return true
 		}},
 		"present": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
@@ -94,7 +94,7 @@ func delays(bounds Bounds) map[string]delay {
 		"absent": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
 			addService(h)
 			addPod(h, from)
-			h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Gone: true, Revision: later + 1, At: to})
+			h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Gone: true, Revision: 2, At: to})
 			return true
 		}},
 		"duplicate": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
@@ -118,7 +118,8 @@ func delays(bounds Bounds) map[string]delay {
 			return slices.ContainsFunc(h.Endpoints, func(v history.EndpointsVersion) bool { return v.At <= from })
 		}},
 		"unallocated": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
-			h.Services = append(h.Services, history.ServiceVersion{Name: added, Uses: []string{added}, Revision: later, At: from}, history.ServiceVersion{Name: added, Gone: true, Revision: later + 1, At: to})
+			h.Services = []history.ServiceVersion{{Name: added, Uses: []string{added}, Revision: 1, At: from}, {Name: added, Gone: true, Revision: 2, At: to}}
+			h.Allocation = nil
 			return true
 		}},
 		"silence": {service: history.Gateway, add: func(h *history.History, from, to time.Duration) bool {
@@ -143,8 +144,8 @@ func addDead(h *history.History, o Observation, from, to time.Duration) bool {
 		if o.markedBy(*h, life)-o.Grace > from {
 			continue
 		}
-		h.Lives = append(h.Lives, life)
-		h.Nodes = append(h.Nodes, history.NodeVersion{Name: life.Node, Ready: "True", Revision: later}, history.NodeVersion{Name: life.Node, Ready: unknown, Revision: later + 1, At: to})
+		h.Lives = []history.Life{life}
+		h.Nodes = []history.NodeVersion{{Name: life.Node, Ready: "True", Revision: 1}, {Name: life.Node, Ready: unknown, Revision: 2, At: to}}
 		return true
 	}
 	return false
@@ -152,22 +153,23 @@ func addDead(h *history.History, o Observation, from, to time.Duration) bool {
 
 func selectAdded() map[string]string { return map[string]string{added: added} }
 
-// addService adds a Service that selects what a delay adds.
+// addService adds a Service that selects what a delay adds. There is no other one.
 func addService(h *history.History) {
-	h.Services = append(h.Services, history.ServiceVersion{Name: added + "/" + added, Selector: selectAdded()})
+	h.Services = []history.ServiceVersion{{Name: added + "/" + added, Selector: selectAdded()}}
+	h.Pods, h.Slices = nil, nil
 }
 
 // addPod adds a Pod that is ready.
 func addPod(h *history.History, from time.Duration) {
-	h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Labels: selectAdded(), Address: added, Ready: true, Revision: later, At: from})
+	h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Labels: selectAdded(), Address: added, Ready: true, Revision: 1, At: from})
 }
 
 // addSlice adds a slice with an endpoint that is ready. It is not deleted if to is 0.
 func addSlice(h *history.History, name string, from, to time.Duration) {
-	slice := history.SliceVersion{Name: name, Service: added + "/" + added, Ready: map[string]bool{added: true}, Revision: later, At: from}
+	slice := history.SliceVersion{Name: name, Service: added + "/" + added, Ready: map[string]bool{added: true}, Revision: 1, At: from}
 	h.Slices = append(h.Slices, slice)
 	if to > 0 {
-		slice.Gone, slice.Revision, slice.At = true, later+1, to
+		slice.Gone, slice.Revision, slice.At = true, 2, to
 		h.Slices = append(h.Slices, slice)
 	}
 }
