@@ -11,16 +11,20 @@ import (
 )
 
 const (
-	// A client may send controlRate control frames per second, and controlBurst at once. A gRPC
-	// client sends one for each call that it cancels, and pings every few seconds. To measure the
-	// delay of the connection, it also pings after data: once for each frame at most, which is free.
+	// A client may send controlRate control frames per second. controlBurst is what it sends so in
+	// sixteen seconds, in which a server that does not read keeps the connection: then all of them
+	// arrive at once. A gRPC client sends one for each call that it cancels or whose deadline ends,
+	// and pings every few seconds. To measure the delay of the connection, it also pings after data,
+	// with one ping at a time, which is free.
 	controlRate  = 100
-	controlBurst = 400
-	// mostFreePings bounds the pings for data that was sent before.
-	mostFreePings = controlBurst
+	controlBurst = 1600
+	// mostFreePings bounds the pings for data that was sent before. Only frames of leastData or more
+	// bytes count, the size of a header of gRPC: a client may ask for smaller ones.
+	mostFreePings = 8
+	leastData     = 5
 
 	// continuationCost is what a continuation counts as.
-	continuationCost = 200
+	continuationCost = 800
 
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9
@@ -151,7 +155,7 @@ func (w *watchedConn) Close() error {
 func (w *watchedConn) Write(p []byte) (int, error) {
 	data := int64(0)
 	for rest, found := w.sent.next(p); found; rest, found = w.sent.next(rest) {
-		if w.sent.kind() == frameData && w.sent.length() > 0 {
+		if w.sent.kind() == frameData && w.sent.length() >= leastData {
 			data++
 		}
 	}

@@ -103,7 +103,7 @@ func TestWatchedConn_EndsFloodsOfControlFrames(t *testing.T) {
 // without data are a flood.
 func TestWatchedConn_APingForEachFrameOfDataIsFree(t *testing.T) {
 	ping := frames(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
-	data := frames(t, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("abc")) })
+	data := frames(t, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("12345")) })
 	answer := frames(t, func(f *http2.Framer) error { return f.WritePing(true, [8]byte{}) })
 	for name, c := range map[string]struct {
 		sent  []byte
@@ -112,6 +112,7 @@ func TestWatchedConn_APingForEachFrameOfDataIsFree(t *testing.T) {
 		"data":               {sent: data},
 		"much data at once":  {sent: slices.Concat(data, data, data)},
 		"only answers":       {sent: answer, flood: true},
+		"tiny frames":        {sent: frames(t, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("1")) }), flood: true},
 		"an end of a stream": {sent: frames(t, func(f *http2.Framer) error { return f.WriteData(1, true, nil) }), flood: true},
 	} {
 		for _, step := range []int{1, 5, 4096} {

@@ -25,7 +25,7 @@ type details struct {
 
 // WithMetadata adds a key and a value to the ErrorInfo. The last value of a repeated key wins.
 func WithMetadata(key, value string) Option {
-	return func(d *details) { d.metadata[valid(key)] = valid(value) }
+	return func(d *details) { d.metadata[valid(key)] = printable(value) }
 }
 
 // WithRetryAfter adds a RetryInfo: a retry after pause may succeed. A pause of 0 or less adds
@@ -37,19 +37,19 @@ func WithRetryAfter(pause time.Duration) Option {
 // WithField adds a field violation to the BadRequest detail. The path is as protovalidate writes
 // it, for example "beats[3].holder.name". May be given many times; order is kept.
 func WithField(path, description string) Option {
-	violation := &errdetails.BadRequest_FieldViolation{Field: valid(path), Description: printable(description)}
+	violation := &errdetails.BadRequest_FieldViolation{Field: printable(path), Description: printable(description)}
 	return func(d *details) { d.violations = append(d.violations, violation) }
 }
 
 // New returns a status error with exactly one ErrorInfo and the details of the options. The code OK
 // becomes INTERNAL, because a status with OK is not an error. The caller receives the message, so it
-// must not contain internal causes. It may quote a request: what would control a terminal or change
-// the direction of a line is escaped, here and in the descriptions of fields.
+// must not contain internal causes. It may quote a request: characters that control a terminal or
+// the direction of a line are escaped, here and in the details.
 func New(code codes.Code, reason Reason, message string, options ...Option) error {
 	if code == codes.OK {
 		code = codes.Internal
 	}
-	return Complete(status.New(code, printable(message)), reason, options...)
+	return Complete(status.New(code, message), reason, options...)
 }
 
 // NotLeader returns the error of a replica that does not lead the shard. leaderAddress is the
@@ -70,8 +70,12 @@ func ShuttingDown() error {
 }
 
 // Complete returns a status of another library as an error, with an added ErrorInfo and the details
-// of the options. st must have no ErrorInfo of [Domain] and a code other than OK.
+// of the options. st must have no ErrorInfo of [Domain] and a code other than OK. Its message is
+// escaped as that of [New].
 func Complete(st *status.Status, reason Reason, options ...Option) error {
+	encoded := st.Proto() // a copy
+	encoded.Message = printable(encoded.GetMessage())
+	st = status.FromProto(encoded)
 	d := details{metadata: map[string]string{}}
 	for _, option := range options {
 		option(&d)

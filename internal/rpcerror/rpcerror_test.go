@@ -83,14 +83,24 @@ func TestNew_MessageIsPrintable(t *testing.T) {
 		"two lines\n\tand a tab":           "two lines\n\tand a tab",
 		"no \xff UTF-8, é 界 \u00a0 'q' \\": "no \uFFFD UTF-8, é 界 \u00a0 'q' \\",
 	} {
-		said := status.Convert(New(codes.NotFound, ValidationFailedReason, text, WithField("name", text)))
+		said := status.Convert(New(codes.NotFound, ValidationFailedReason, text, WithField(text, text), WithMetadata("name", text)))
 		if said.Message() != want {
 			t.Errorf("message %q, want %q", said.Message(), want)
 		}
 		for _, detail := range said.Details() {
-			if fields, ok := detail.(*errdetails.BadRequest); ok && fields.GetFieldViolations()[0].GetDescription() != want {
-				t.Errorf("description %q, want %q", fields.GetFieldViolations()[0].GetDescription(), want)
+			switch detail := detail.(type) {
+			case *errdetails.BadRequest:
+				if field := detail.GetFieldViolations()[0]; field.GetDescription() != want || field.GetField() != want {
+					t.Errorf("field %v, want %q", field, want)
+				}
+			case *errdetails.ErrorInfo:
+				if got := detail.GetMetadata()["name"]; got != want {
+					t.Errorf("metadata %q, want %q", got, want)
+				}
 			}
+		}
+		if completed := status.Convert(Complete(status.New(codes.NotFound, text), ValidationFailedReason)); completed.Message() != want {
+			t.Errorf("completed message %q, want %q", completed.Message(), want)
 		}
 	}
 }

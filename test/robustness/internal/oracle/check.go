@@ -137,7 +137,7 @@ func Rules() []Rule {
 		{"answer", history.Gateway, "a leader that the gateway names leads, unless the answer says that the shard is missing"},
 		{"labelled", history.Gateway, "an answer lacks a shard whose leader does not run, and says so"},
 		{"told", history.Gateway, "a list of Nodes, EndpointSlices or findings is not older than it says, but for shards that it lacks"},
-		{"silence", history.Gateway, "the gateway answers"},
+		{"silence", history.Gateway, "the gateway answers a list of shards"},
 		{"call", history.Gateway, "a call with Trivet's retries succeeds, but during a fault that clients may notice and shortly after"},
 	}
 }

@@ -139,7 +139,7 @@ func readings(h history.History, f *finding) {
 	for kind, list := range byKind {
 		slices.SortFunc(list, func(a, b history.Reading) int { return cmp.Compare(a.Asked, b.Asked) })
 		versions, shards := objectsOf(h, kind)
-		absent := map[string]history.Reading{}
+		absent := map[string]absence{}
 		for _, r := range list {
 			f.count("told", len(r.Objects))
 			for name, told := range r.Objects {
@@ -149,21 +149,34 @@ func readings(h history.History, f *finding) {
 			}
 			for name, of := range versions {
 				_, listed := r.Objects[name]
-				lacks := !listed && !missing(r, shards[name]) && exists(of, r)
-				first, lacked := absent[name]
-				switch {
+				since, lacked := absent[name]
+				switch lacks := !listed && !missing(r, shards[name]) && exists(of, r); {
 				case lacks && !lacked:
-					absent[name] = r
-				case !lacks && lacked:
-					f.lag("told", r.Service, first.Asked+first.Age, r.Asked, name+" is in no list of "+kind)
+					absent[name] = absence{from: r.Asked + r.Age, to: r.Asked, service: r.Service}
+				case lacks:
+					since.to = r.Asked
+					absent[name] = since
+				case lacked:
+					since.note(f, name, kind)
 					delete(absent, name)
 				}
 			}
 		}
-		for name, first := range absent {
-			f.lag("told", first.Service, first.Asked+first.Age, h.End, name+" is in no list of "+kind)
+		for name, since := range absent {
+			since.note(f, name, kind)
 		}
 	}
+}
+
+// absence is the time from the first list without an object to the last one. Between lists, such as
+// while none succeeds, nothing is told.
+type absence struct {
+	from, to time.Duration
+	service  string
+}
+
+func (a absence) note(f *finding, name, kind string) {
+	f.lag("told", a.service, a.from, a.to, name+" is in no list of "+kind)
 }
 
 // missing says whether an answer is labelled to lack a shard.

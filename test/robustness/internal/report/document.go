@@ -95,7 +95,8 @@ unless the end of one would end the other.
 - The clocks of kubelets step. Those of the services step in tests of one process only.
 - The loop taint-eviction and the mirroring of Endpoints do not run. Of a Node the condition Ready is judged, and not its taints.
 - Each seed has one profile of traffic. In those without changes of Pods, a fault in slicesvc shows little.
-- Of the gateway, lists of shards, Nodes, slices and findings are judged, and calls that fail. Its watches and HTTP are not.
+- Of the gateway, lists of shards, Nodes, slices and findings are judged, and calls that fail far from a fault. How long lists of
+  Nodes, slices and findings fail during a fault has no bound: up to 23 s while etcd is away. Its watches and HTTP are not judged.
 - A run that the test cannot complete is discarded, also if a program under test is the cause. Its violations are listed, and its
   steps do not count.
 - A request to Kubernetes without an answer is judged by its effects only: nothing says which replica sent it.
