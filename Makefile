@@ -193,7 +193,7 @@ damage: assets ## All kinds of damage to allocations, all interruptions of repai
 # Each target runs for TIME, or until it has run EXECS inputs. ONLY is one RPC, such as
 # "leasesvc /trivet.lease.v1.HeartbeatService/Heartbeat", or one route, such as "page GET /v1/status". An input that fails
 # is written to testdata/fuzz beside the target, and belongs into the change that mends it. UNGUIDED=1 does not search for
-# new code: the inputs that earlier searches kept are changed, at twenty times the rate.
+# new code: the inputs that earlier searches kept are changed, at ten times the rate. ONLY is for targets of test/access.
 TIME     ?= 30s
 EXECS    ?=
 TARGET   ?= Fuzz
@@ -203,13 +203,13 @@ WORKERS  ?= 1
 
 .PHONY: fuzz
 fuzz: assets ## Fuzz every RPC, every HTTP route and all parsers in turn (TIME=30s or EXECS=1000000, TARGET=FuzzRPC, ONLY=one, UNGUIDED=1, WORKERS=1)
-	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; failed=; \
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; trap 'exit 130' INT; failed=; \
 	while IFS=: read -r file name; do \
 		package="./$$(dirname $$file)"; \
 		echo "==== $$name in $$package"; \
 		go test -c $(if $(UNGUIDED),,-fuzz "^$$name\$$") -o "$$dir/fuzz.test" "$$package" && (cd "$$package" && TMPDIR="$$dir" "$$dir/fuzz.test" -test.run '^$$' \
 			-test.fuzz "^$$name\$$" -test.fuzztime $(if $(EXECS),$(EXECS)x,$(TIME)) -test.fuzzminimizetime 20x -test.parallel $(WORKERS) \
-			-test.fuzzcachedir "$$(go env GOCACHE)/fuzz/$$(go list .)" $(if $(ONLY),-access.only="$(ONLY)")) || failed="$$failed $$name"; \
+			-test.fuzzcachedir "$$(go env GOCACHE)/fuzz/$$(go list .)" $(if $(ONLY),-access.only="$(ONLY)") </dev/null) || failed="$$failed $$name"; \
 	done < <(grep -rEo '^func $(TARGET)[A-Za-z_]*\(' --include='*_test.go' agent cmd gateway internal services test | sed 's/func //; s/(//' | sort); \
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 

@@ -32,25 +32,29 @@ func delaysOf(bounds Bounds, beyond time.Duration) map[string]func(*history.Hist
 	for rule, d := range delays(bounds) {
 		limit := bounds.Promised[rule] + bounds.Margin + beyond
 		changes[rule] = func(h *history.History) bool {
-			from, to, found := unexcusedTime(*h, history.Lag{Rule: rule, Service: d.service, From: h.Begin, To: h.End, Whole: d.whole}, limit)
-			return found && d.add(h, from, to)
+			_, part := h.Unexcused(history.Lag{Rule: rule, Service: d.service, From: h.Begin, To: h.End, Whole: d.whole})
+			for from := part.At - part.Took; from < part.At; from += aSecond {
+				to := endOf(*h, from, limit)
+				if to > part.At {
+					return false
+				}
+				if d.add(h, from, to) {
+					return true
+				}
+			}
+			return false
 		}
 	}
 	return changes
 }
 
-// unexcusedTime returns a time for which no fault accounts, and which has a length without stalls.
-func unexcusedTime(h history.History, lag history.Lag, length time.Duration) (from, to time.Duration, found bool) {
-	_, part := h.Unexcused(lag)
-	from = part.At - part.Took
-	for to = from + length; to <= part.At; {
-		missing := length - (to - from - h.Stalled(from, to))
-		if missing <= 0 {
-			return from, to, true
-		}
-		to += missing
+// endOf returns the end of a time that has a length without stalls.
+func endOf(h history.History, from, length time.Duration) time.Duration {
+	to := from + length
+	for missing := length; missing > 0; to += missing {
+		missing = length - (to - from - h.Stalled(from, to))
 	}
-	return 0, 0, false
+	return to
 }
 
 // delay adds a subject of a rule to a history. The subject is not as promised from one time to
@@ -62,8 +66,8 @@ type delay struct {
 	add   func(h *history.History, from, to time.Duration) bool
 }
 
-// delays has each rule that has a bound. Other subjects of the rule are removed where they would
-// cost time, so only the faults, the stalls and the claims of the history matter.
+// delays has each rule that has a bound. Many remove the other subjects of their rule, which would
+// cost time: what they show depends on the faults and the stalls of the history, and little else.
 func delays(bounds Bounds) map[string]delay {
 	return map[string]delay{
 		"holder": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
@@ -105,17 +109,18 @@ func delays(bounds Bounds) map[string]delay {
 			return true
 		}},
 		"published": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
+			if !listedBefore(*h, from) {
+				return false
+			}
 			h.Servers = append(h.Servers, history.Server{Address: added, From: from, To: to})
-			listed := false
 			for i, v := range h.Endpoints {
 				h.Endpoints[i].Addresses = append(slices.Clone(v.Addresses), added)
-				listed = listed || v.At <= from
 			}
-			return listed
+			return true
 		}},
 		"unpublished": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
 			h.Servers = append(h.Servers, history.Server{Address: added, Running: true, From: from, To: to})
-			return slices.ContainsFunc(h.Endpoints, func(v history.EndpointsVersion) bool { return v.At <= from })
+			return listedBefore(*h, from)
 		}},
 		"unallocated": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
 			h.Services = []history.ServiceVersion{{Name: added, Uses: []string{added}, Revision: 1, At: from}, {Name: added, Gone: true, Revision: 2, At: to}}
@@ -135,10 +140,15 @@ func delays(bounds Bounds) map[string]delay {
 	}
 }
 
+// listedBefore says whether the history knows what the endpoints are at a time.
+func listedBefore(h history.History, at time.Duration) bool {
+	return slices.ContainsFunc(h.Endpoints, func(v history.EndpointsVersion) bool { return v.At <= at })
+}
+
 // addDead adds a node that dies at one time and is marked at another. It is in a shard whose leader
 // observes it for long enough, so that no change of the leader delays the mark.
 func addDead(h *history.History, o Observation, from, to time.Duration) bool {
-	const names = 1000 // enough for one in each shard
+	const names = 100 // more than there are shards
 	for n := range names {
 		life := history.Life{Node: fmt.Sprintf("%s-%d", added, n), To: from}
 		if o.markedBy(*h, life)-o.Grace > from {

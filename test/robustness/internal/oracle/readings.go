@@ -137,46 +137,23 @@ func readings(h history.History, f *finding) {
 		byKind[r.Kind] = append(byKind[r.Kind], r)
 	}
 	for kind, list := range byKind {
-		slices.SortFunc(list, func(a, b history.Reading) int { return cmp.Compare(a.Asked, b.Asked) })
 		versions, shards := objectsOf(h, kind)
-		absent := map[string]absence{}
 		for _, r := range list {
 			f.count("told", len(r.Objects))
-			for name, told := range r.Objects {
-				if of := versions[name]; len(of) > 0 && !missing(r, shards[name]) {
-					outdated(h, f, r, name, told, of)
-				}
-			}
 			for name, of := range versions {
-				_, listed := r.Objects[name]
-				since, lacked := absent[name]
-				switch lacks := !listed && !missing(r, shards[name]) && exists(of, r); {
-				case lacks && !lacked:
-					absent[name] = absence{from: r.Asked + r.Age, to: r.Asked, service: r.Service}
-				case lacks:
-					since.to = r.Asked
-					absent[name] = since
-				case lacked:
-					since.note(f, name, kind)
-					delete(absent, name)
+				told, listed := r.Objects[name]
+				switch {
+				case missing(r, shards[name]):
+				case listed:
+					outdated(h, f, r, name, told, of)
+				default:
+					if since, exists := existsSince(of, r); exists {
+						f.lag("told", r.Service, since+r.Age, r.Asked, name+" is not listed, as before it was created")
+					}
 				}
 			}
-		}
-		for name, since := range absent {
-			since.note(f, name, kind)
 		}
 	}
-}
-
-// absence is the time from the first list without an object to the last one. Between lists, such as
-// while none succeeds, nothing is told.
-type absence struct {
-	from, to time.Duration
-	service  string
-}
-
-func (a absence) note(f *finding, name, kind string) {
-	f.lag("told", a.service, a.from, a.to, name+" is in no list of "+kind)
 }
 
 // missing says whether an answer is labelled to lack a shard.
@@ -184,19 +161,21 @@ func missing(r history.Reading, shard int) bool {
 	return r.Partial || slices.Contains(r.Missing, shard)
 }
 
-// exists says whether one object existed from the oldest moment that an answer may tell until the
-// answer.
-func exists(of []version, r history.Reading) bool {
-	there := false
+// existsSince returns when an object was created that an answer must list: one that existed from
+// the oldest moment that the answer may tell until the answer.
+func existsSince(of []version, r history.Reading) (since time.Duration, exists bool) {
 	for _, v := range of {
 		switch {
 		case v.at <= r.Asked-r.Age:
-			there = !v.gone
+			if !v.gone && !exists {
+				since = v.at
+			}
+			exists = !v.gone
 		case v.at <= r.Answered && v.gone:
-			return false
+			return 0, false
 		}
 	}
-	return there
+	return since, exists
 }
 
 // outdated finds the time since which what an answer tells had ended.

@@ -47,8 +47,8 @@ type Entry struct {
 	Services []string
 	// Least and Most bound its duration. Both are 0 for a fault that is over at once.
 	Least, Most time.Duration
-	// Excuses says that the services cannot do their work before the fault is over. The gateway still
-	// answers a list of shards, and what is listed is as old as the list says.
+	// Excuses says that the services cannot do their work before the fault is over. The gateway
+	// still answers a list of shards, and what is listed is as old as the list says.
 	Excuses bool
 	// Refused says that clients refuse a service with the fault, and get no answer of it.
 	Refused bool
