@@ -42,9 +42,9 @@ func WithField(path, description string) Option {
 }
 
 // New returns a status error with exactly one ErrorInfo and the details of the options. The code OK
-// becomes INTERNAL, because a status with OK is not an error. The caller receives the message, so it
-// must not contain internal causes. It may quote a request: characters that control a terminal or
-// the direction of a line are escaped, here and in the details.
+// becomes INTERNAL, because a status with OK is not an error. The caller receives the message, so
+// it must not contain internal causes. It may quote a request: characters that control a terminal
+// or the direction of a line are escaped, here and in the details.
 func New(code codes.Code, reason Reason, message string, options ...Option) error {
 	if code == codes.OK {
 		code = codes.Internal
