@@ -13,13 +13,13 @@ import (
 const (
 	// A client may send controlRate control frames per second. controlBurst is what it sends so in
 	// sixteen seconds, in which a server that does not read keeps the connection: then all of them
-	// arrive at once. A gRPC client sends one for each call that it cancels or whose deadline ends,
-	// and pings every few seconds. To measure the delay of the connection, it also pings after data,
-	// with one ping at a time, which is free.
+	// arrive at once. A gRPC client sends one for each call that it cancels or whose deadline
+	// ends, and pings every few seconds. To measure the delay of the connection, it also pings
+	// after data, with one ping at a time, which is free.
 	controlRate  = 100
 	controlBurst = 1600
-	// mostFreePings bounds the pings for data that was sent before. Only frames of leastData or more
-	// bytes count, the size of a header of gRPC: a client may ask for smaller ones.
+	// mostFreePings bounds the pings for data that was sent before. Only frames of leastData or
+	// more bytes count, the size of a header of gRPC: a client may ask for smaller ones.
 	mostFreePings = 8
 	leastData     = 5
 

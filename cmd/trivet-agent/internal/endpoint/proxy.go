@@ -55,10 +55,10 @@ func (e *Endpoint) newProxy(transport http.RoundTripper, strip func(http.Header)
 	}
 }
 
-// closedBeside is the body of a response that is closed beside the handler. Go's HTTP/2 client waits
-// there for the end of the body of the request, which the kubelet does not send any more after a
-// response that is an error: it waits for the end of the response, which the handler sends when it
-// returns. That ends the body of the request, and so the wait.
+// closedBeside is the body of a response that is closed beside the handler. Go's HTTP/2 client
+// waits there for the end of the body of the request, which the kubelet does not send any more
+// after a response that is an error: it waits for the end of the response, which the handler sends
+// when it returns. That ends the body of the request, and so the wait.
 type closedBeside struct{ io.ReadCloser }
 
 // Close returns at once.
