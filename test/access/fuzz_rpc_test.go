@@ -201,14 +201,15 @@ func (c *hostileCall) right() answer {
 }
 
 func (c *hostileCall) run(t *testing.T) {
+	if c.streams() {
+		c.by.awaitReset(t, c.method.server)
+	}
 	ctx, cancel := context.WithTimeout(c.by.ctx, callLimit)
 	defer cancel()
 	began := time.Now()
 	defer func() { c.took = time.Since(began) }()
 	conn := c.by.conns[c.method.server]
-	if c.streams() {
-		c.by.awaitReset(t, c.method.server)
-	} else {
+	if !c.streams() {
 		var reply []byte
 		if c.err = conn.Invoke(ctx, c.method.name, &c.frames[0], &reply, grpc.ForceCodec(frames{})); c.err == nil {
 			c.replies = append(c.replies, reply)

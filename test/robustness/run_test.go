@@ -394,9 +394,9 @@ func TestRecord(t *testing.T) {
 
 // asInTheTable lets the faults of a kept record excuse what the table says now.
 func asInTheTable(windows []history.Window) {
-	for i := range windows {
-		for _, entry := range schedule.Table() {
-			if string(entry.Kind) == windows[i].Fault {
+	for _, entry := range schedule.Table() {
+		for i := range windows {
+			if windows[i].Fault == string(entry.Kind) {
 				entry.Judge(&windows[i])
 			}
 		}

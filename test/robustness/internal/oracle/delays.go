@@ -58,7 +58,8 @@ func endOf(h history.History, from, length time.Duration) time.Duration {
 }
 
 // delay adds a subject of a rule to a history. The subject is not as promised from one time to
-// another, and is as promised before and after.
+// another, and is as promised before and after. add returns false, and changes nothing, if there is
+// no such subject for this time.
 type delay struct {
 	service string
 	// whole is that of the lags of the rule.
@@ -97,13 +98,12 @@ func delays(bounds Bounds) map[string]delay {
 		}},
 		"absent": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
 			addService(h)
-			addPod(h, from)
-			h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Gone: true, Revision: 2, At: to})
+			addPod(h, from, to)
 			return true
 		}},
 		"duplicate": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
 			addService(h)
-			addPod(h, from)
+			addPod(h, from, 0)
 			addSlice(h, "1", from, 0)
 			addSlice(h, "2", from, to)
 			return true
@@ -119,8 +119,11 @@ func delays(bounds Bounds) map[string]delay {
 			return true
 		}},
 		"unpublished": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
+			if !listedBefore(*h, from) {
+				return false
+			}
 			h.Servers = append(h.Servers, history.Server{Address: added, Running: true, From: from, To: to})
-			return listedBefore(*h, from)
+			return true
 		}},
 		"unallocated": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
 			h.Services = []history.ServiceVersion{{Name: added, Uses: []string{added}, Revision: 1, At: from}, {Name: added, Gone: true, Revision: 2, At: to}}
@@ -169,9 +172,14 @@ func addService(h *history.History) {
 	h.Pods, h.Slices = nil, nil
 }
 
-// addPod adds a Pod that is ready.
-func addPod(h *history.History, from time.Duration) {
-	h.Pods = append(h.Pods, history.PodVersion{Namespace: added, Name: added, Labels: selectAdded(), Address: added, Ready: true, Revision: 1, At: from})
+// addPod adds a Pod that is ready. It is not deleted if to is 0.
+func addPod(h *history.History, from, to time.Duration) {
+	pod := history.PodVersion{Namespace: added, Name: added, Labels: selectAdded(), Address: added, Ready: true, Revision: 1, At: from}
+	h.Pods = append(h.Pods, pod)
+	if to > 0 {
+		pod.Gone, pod.Revision, pod.At = true, 2, to
+		h.Pods = append(h.Pods, pod)
+	}
 }
 
 // addSlice adds a slice with an endpoint that is ready. It is not deleted if to is 0.
