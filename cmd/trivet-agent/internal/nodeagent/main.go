@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/spf13/pflag"
 
@@ -16,10 +17,13 @@ const programName, configKind = "trivet-agent", "AgentConfiguration"
 // SIGINT or SIGTERM, 64 for wrong settings, 1 for other errors.
 func Main(args []string) int {
 	limitMemory()
-	return settings.Main(args, run)
+	return settings.Main(args, func(ctx context.Context, call settings.Invocation) int {
+		return run(ctx, call, observe.Bridge)
+	})
 }
 
-func run(ctx context.Context, call settings.Invocation) int {
+// run is Main with bridge in place of observe.Bridge, which a process may call only once.
+func run(ctx context.Context, call settings.Invocation, bridge func(*slog.Logger)) int {
 	if len(call.Args) > 0 && call.Args[0] == "kubeconfig" {
 		call.Args = call.Args[1:]
 		return printKubeconfig(call)
@@ -35,7 +39,7 @@ func run(ctx context.Context, call settings.Invocation) int {
 		return call.Refuse(programName, problems...)
 	}
 	logger := observe.NewLogger(call.Stderr, cfg.Log)
-	observe.Bridge(logger)
+	bridge(logger)
 	if unknown := settings.UnknownVariables(fs, call.Environ); len(unknown) > 0 {
 		logger.Warn("environment variables are no flags and are ignored", "variables", unknown)
 	}

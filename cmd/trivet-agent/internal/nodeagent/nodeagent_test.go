@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"bytes"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -143,6 +144,9 @@ func kubeconfigOf(server, ca, pair string) []byte {
 "users":[{"name":"u","user":{"client-certificate":"` + pair + `","client-key":"` + pair + `"}}]}`)
 }
 
+// noBridge leaves the process-wide loggers of gRPC and client-go to the servers of the other tests.
+func noBridge(*slog.Logger) {}
+
 func TestRun_AnAddressInUseEndsIt(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -153,7 +157,7 @@ func TestRun_AnAddressInUseEndsIt(t *testing.T) {
 	code := run(t.Context(), settings.Invocation{
 		Args:   []string{"--leasesvc-insecure", "--leasesvc-address=127.0.0.1:1", "--node-name=n", "--state-dir=" + t.TempDir(), "--admin-listen=" + listener.Addr().String()},
 		Stderr: &stderr,
-	})
+	}, noBridge)
 	if code != settings.ExitFailure || !strings.Contains(stderr.String(), "--admin-listen") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
@@ -174,7 +178,7 @@ func TestMain_NamesEveryProblem(t *testing.T) {
 		"unknown":     {[]string{"--kubelet-helthz=x"}, []string{"--kubelet-helthz: unknown flag"}},
 	} {
 		var stderr bytes.Buffer
-		if code := run(t.Context(), settings.Invocation{Args: test.args, Stderr: &stderr}); code != settings.ExitUsage {
+		if code := run(t.Context(), settings.Invocation{Args: test.args, Stderr: &stderr}, noBridge); code != settings.ExitUsage {
 			t.Errorf("%s: exit code %d", name, code)
 		}
 		for _, want := range test.want {
@@ -187,7 +191,7 @@ func TestMain_NamesEveryProblem(t *testing.T) {
 
 func TestMain_EveryFlagIsAVariable(t *testing.T) {
 	var stderr bytes.Buffer
-	code := run(t.Context(), settings.Invocation{Environ: []string{"TRIVET_KUBELET_PROBE_INTERVAL=1ms", "NODE_NAME=Node One"}, Stderr: &stderr})
+	code := run(t.Context(), settings.Invocation{Environ: []string{"TRIVET_KUBELET_PROBE_INTERVAL=1ms", "NODE_NAME=Node One"}, Stderr: &stderr}, noBridge)
 	if code != settings.ExitUsage || !strings.Contains(stderr.String(), "--kubelet-probe-interval 1ms") || !strings.Contains(stderr.String(), `"Node One" is no name`) {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
@@ -200,11 +204,11 @@ func TestKubeconfig_IsPrinted(t *testing.T) {
 	code := run(t.Context(), settings.Invocation{
 		Args:   []string{"kubeconfig", "--from", f.path("kubelet.conf"), "--state-dir", f.path("state")},
 		Stdout: &stdout, Stderr: &stderr,
-	})
+	}, noBridge)
 	if code != settings.ExitOK || !strings.Contains(stdout.String(), "server: https://127.0.0.1:7604") {
 		t.Errorf("exit code %d:\n%s%s", code, stdout.String(), stderr.String())
 	}
-	if code := run(t.Context(), settings.Invocation{Args: []string{"kubeconfig"}, Stderr: &stderr}); code != settings.ExitUsage || !strings.Contains(stderr.String(), "--from") {
+	if code := run(t.Context(), settings.Invocation{Args: []string{"kubeconfig"}, Stderr: &stderr}, noBridge); code != settings.ExitUsage || !strings.Contains(stderr.String(), "--from") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
