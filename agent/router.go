@@ -243,6 +243,14 @@ func (r *router) nextAddress() string {
 	return address
 }
 
+// skip makes another target the next one, if there is another. The target that failed may have been
+// chosen by a redirect, which the order does not know.
+func (r *router) skip(address string) {
+	if addresses := r.cfg.targets(); len(addresses) > 0 && addresses[r.next%len(addresses)] == address {
+		r.next++
+	}
+}
+
 func (r *router) assignTo(e *entry, address string) {
 	r.detach(e)
 	delete(r.unassigned, e.holder.key())
@@ -369,6 +377,7 @@ func (r *router) close(t *target, preferred string, retryAt time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removeTarget(t)
+	r.skip(t.address)
 	for _, e := range t.entries {
 		r.unassign(e)
 		e.preferred, e.retryAt, e.moves = preferred, retryAt, 0

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -291,6 +293,28 @@ func TestRun_BrokenStreamDisturbsOnlyItsHolders(t *testing.T) {
 			want := []message{{At: interval, Beats: owned[address]}, {At: 2 * interval, Beats: owned[address]}}
 			expect(t, address, want, received[address])
 		}
+	})
+}
+
+// A replica that is cut off lets each attempt wait for an answer. The others name it as the owner
+// until they have its shards, and an agent that asks it twice in a row learns that too late.
+func TestRun_SilentOwnerIsNotTriedTwiceInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, func(string) string { return "a" })
+		a := run(t, agent.Config{Targets: []string{"a", "b"}, Dial: c.network.dial, Holders: nodes(1)})
+		advance(time.Second)
+		expectTargets(t, a, map[string]int{"a": 1})
+		silent := c.network["a"]
+		silent.mu.Lock()
+		silent.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
+		silent.mu.Unlock()
+		b := c.network["b"]
+		for len(b.received()) == 0 { // b redirects to a
+			advance(100 * time.Millisecond)
+		}
+		c.setOwner(func(string) string { return "b" })
+		advance(10*time.Second + 5*time.Second + time.Second) // the longest wait for an answer, and the longest pause
+		expectTargets(t, a, map[string]int{"b": 1})
 	})
 }
 
