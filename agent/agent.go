@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -249,7 +251,12 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	defer cancel(nil)
 	receiver.Go(func() { s.failed <- s.receive(ctx) })
 	if err := s.run(ctx); err != nil {
-		return fmt.Errorf("stream to %s: %w", t.address, causeOf(ctx, err))
+		err = causeOf(ctx, err)
+		// The kernel and gRPC may give a silent connection up before the watchdog does.
+		if s.unanswered(time.Now()) && status.Code(err) == codes.Unavailable && rpcerror.ReasonOf(err) == "" {
+			err = fmt.Errorf("%w: %w", errNoAnswer, err)
+		}
+		return fmt.Errorf("stream to %s: %w", t.address, err)
 	}
 	s.end()
 	return nil

@@ -243,8 +243,8 @@ func (r *router) nextAddress() string {
 	return address
 }
 
-// skip makes another target the next one, if there is another. The target that failed may have been
-// chosen by a redirect, which the order does not know.
+// skip keeps the address of a target that failed from being the next one, if there is another. A
+// redirect may have led to it, so that it would be its turn only now.
 func (r *router) skip(address string) {
 	if addresses := r.cfg.targets(); len(addresses) > 0 && addresses[r.next%len(addresses)] == address {
 		r.next++
@@ -371,13 +371,16 @@ func (r *router) closeIfEmpty(t *target) (closed bool) {
 }
 
 // close closes a target whose stream has ended. Its holders are assigned again after retryAt, to
-// the preferred address if it is not empty. Handles and rejections end with the stream, because
+// the preferred address if it is not empty, or else to another target than the one that failed.
+// retryAt is zero if the stream has not failed. Handles and rejections end with the stream, because
 // another replica may answer next.
 func (r *router) close(t *target, preferred string, retryAt time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removeTarget(t)
-	r.skip(t.address)
+	if preferred == "" && !retryAt.IsZero() {
+		r.skip(t.address)
+	}
 	for _, e := range t.entries {
 		r.unassign(e)
 		e.preferred, e.retryAt, e.moves = preferred, retryAt, 0

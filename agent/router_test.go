@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -309,11 +312,51 @@ func TestRun_SilentOwnerIsNotTriedTwiceInARow(t *testing.T) {
 		silent.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
 		silent.mu.Unlock()
 		b := c.network["b"]
-		for len(b.received()) == 0 { // b redirects to a
-			advance(100 * time.Millisecond)
+		for end := time.Now().Add(time.Minute); len(b.received()) == 0; advance(100 * time.Millisecond) { // it redirects to a
+			if time.Now().After(end) {
+				t.Fatal("the agent does not ask b")
+			}
 		}
 		c.setOwner(func(string) string { return "b" })
 		advance(10*time.Second + 5*time.Second + time.Second) // the longest wait for an answer, and the longest pause
+		expectTargets(t, a, map[string]int{"b": 1})
+	})
+}
+
+// The kernel ends a connection whose packets are lost after five seconds, before the watchdog does.
+func TestRun_ConnectionThatEndsWithoutAnAnswerIsNotTriedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, func(string) string { return "a" })
+		var mu sync.Mutex
+		var toA []net.Conn
+		dial := func(target string) (*grpc.ClientConn, error) {
+			return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+					connection, err := c.network[target].listener.DialContext(ctx)
+					if target == "a" && err == nil {
+						mu.Lock()
+						defer mu.Unlock()
+						toA = append(toA, connection)
+					}
+					return connection, err
+				}))
+		}
+		a := run(t, agent.Config{Targets: []string{"a", "b"}, Dial: dial, Holders: nodes(1)})
+		advance(time.Second)
+		expectTargets(t, a, map[string]int{"a": 1})
+		silent := c.network["a"]
+		silent.mu.Lock()
+		silent.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
+		silent.mu.Unlock()
+		c.setOwner(func(string) string { return "b" })
+		advance(interval + 4*time.Second) // a beat has had no answer for five seconds
+		mu.Lock()
+		err := toA[0].Close()
+		mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		advance(interval / 4) // the longest pause
 		expectTargets(t, a, map[string]int{"b": 1})
 	})
 }

@@ -338,3 +338,8 @@ func (s *stream) resetWatchdog() {
 	}
 	s.watchdog.Reset(time.Until(s.pending[0].sent.Add(timeout)))
 }
+
+// unanswered says whether the oldest request waits for longer than a server needs that answers.
+func (s *stream) unanswered(now time.Time) bool {
+	return len(s.pending) > 0 && now.Sub(s.pending[0].sent) >= minAnswerTimeout
+}
