@@ -371,14 +371,14 @@ func (r *router) closeIfEmpty(t *target) (closed bool) {
 }
 
 // close closes a target whose stream has ended. Its holders are assigned again after retryAt, to
-// the preferred address if it is not empty, or else to another target than the one that failed.
-// retryAt is zero if the stream has not failed. Handles and rejections end with the stream, because
-// another replica may answer next.
+// the preferred address if it is not empty, or else to another target than one that failed without
+// an answer. retryAt is zero if the stream has not failed. Handles and rejections end with the
+// stream, because another replica may answer next.
 func (r *router) close(t *target, preferred string, retryAt time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removeTarget(t)
-	if preferred == "" && !retryAt.IsZero() {
+	if preferred == "" && !retryAt.IsZero() && !t.answered {
 		r.skip(t.address)
 	}
 	for _, e := range t.entries {

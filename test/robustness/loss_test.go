@@ -3,6 +3,7 @@ package robustness
 import (
 	"context"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/faultproxy"
@@ -34,6 +35,14 @@ func programInjections() map[schedule.Kind]func(*world, *slot, schedule.Fault) e
 func loss() faultproxy.Loss {
 	return faultproxy.Loss{
 		Delay: 200 * time.Millisecond, Jitter: 100 * time.Millisecond, Share: 0.1, Least: 200 * time.Millisecond, Most: time.Second,
+	}
+}
+
+func TestLoss_TheTableSaysHowLateRequestsMayBe(t *testing.T) {
+	for _, entry := range schedule.Table() {
+		if l := loss(); entry.Kind == schedule.KubeLossy && entry.Late != l.Delay+l.Jitter+l.Most {
+			t.Errorf("the table says %v, and packets are late by up to %v", entry.Late, l.Delay+l.Jitter+l.Most)
+		}
 	}
 }
 

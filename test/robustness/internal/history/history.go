@@ -65,6 +65,8 @@ type Window struct {
 	Shows []string
 	// Graceful says that no client may notice the fault.
 	Graceful bool
+	// Late is how much later than it was sent a request of the service may reach the record.
+	Late time.Duration
 	// Unreached is how the names of the processes begin that receive nothing from their callers
 	// meanwhile: those of one replica. It is empty if all may receive.
 	Unreached string

@@ -146,6 +146,7 @@ func Rules() []Rule {
 // bound is a mistake of the caller, and gives a violation.
 func Check(h history.History, bounds Bounds, only ...string) Report {
 	f := &finding{traffic: map[string]int{}, observation: bounds.Observation}
+	h.Acts = asSent(h)
 	for _, j := range judges(bounds) {
 		if len(only) == 0 || slices.ContainsFunc(strings.Fields(j.rules), func(rule string) bool { return slices.Contains(only, rule) }) {
 			j.find(h, f)

@@ -358,6 +358,34 @@ func TestStale_RevisionsOrderClaimsAndWrites(t *testing.T) {
 	}
 }
 
+// A request on a slow link arrives after its sender has given its shard up, and the next process of
+// the replica runs by then.
+func TestActs_LateArrivalIsNoLateWrite(t *testing.T) {
+	h := history.History{
+		End:    100 * s,
+		Shards: map[string]int{history.Slicesvc: 1},
+		Claims: []history.Claim{
+			{Service: history.Slicesvc, Holder: "a#1", Epoch: 10, Gone: 20, From: 2 * s, To: 20 * s},
+			{Service: history.Slicesvc, Holder: "b#1", Epoch: 21, From: 21 * s},
+		},
+		Acts: []history.Act{
+			{Service: history.Slicesvc, Process: "a#1", Object: "o", Sent: 15 * s, Answered: 15 * s, Revision: 15},
+			{Service: history.Slicesvc, Process: "a#2", Object: "o", Sent: 22 * s, Answered: 22 * s, Revision: 22},
+		},
+	}
+	if report := Check(h, bounds(), "act", "stale"); len(report.Violations) == 0 {
+		t.Error("a write of a process without a term is not found")
+	}
+	h.Windows = []history.Window{{Fault: "slow link", Service: history.Slicesvc, From: 14 * s, To: 21500 * time.Millisecond, Late: 2500 * time.Millisecond}}
+	if report := Check(h, bounds(), "act", "stale"); len(report.Violations) > 0 {
+		t.Errorf("violations are %v, want none of a write that was sent in time", report.Violations)
+	}
+	h.Windows[0].Late = s
+	if report := Check(h, bounds(), "act", "stale"); len(report.Violations) == 0 {
+		t.Error("a write that was sent after the end of the term is not found")
+	}
+}
+
 // The spoilers, with which each real record is checked too, break their rules.
 func TestSpoilers_BreakTheirRules(t *testing.T) {
 	spoilers := Spoilers()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -151,6 +152,50 @@ func recordedFrom(h history.History, at time.Duration) time.Duration {
 // overlaps says whether an act can have been sent under a claim.
 func overlaps(h history.History, c history.Claim, a history.Act) bool {
 	return c.Holder == a.Process && recordedFrom(h, c.From) <= a.Answered && a.Sent <= until(h, c.To)
+}
+
+// asSent returns the writes with the times and the processes of their senders. A link may deliver a
+// request late, and the record then has the time of its arrival. If the sender has ended meanwhile,
+// the record names the next process of the replica, which has no term yet.
+func asSent(h history.History) []history.Act {
+	acts := slices.Clone(h.Acts)
+	for i := range acts {
+		a := &acts[i]
+		late := time.Duration(0)
+		for _, w := range h.Windows {
+			if w.Service == a.Service && w.From <= a.Sent && a.Sent <= until(h, w.To)+w.Late {
+				late = max(late, w.Late)
+			}
+		}
+		if late == 0 {
+			continue
+		}
+		a.Sent -= late
+		if former := *a; !possible(h, *a) {
+			former.Process = processBefore(a.Process)
+			if possible(h, former) {
+				*a = former
+			}
+		}
+	}
+	return acts
+}
+
+// possible says whether the process of a write led its shard when it sent it.
+func possible(h history.History, a history.Act) bool {
+	return slices.ContainsFunc(h.Claims, func(c history.Claim) bool {
+		return c.Service == a.Service && (c.Shard == a.Shard || a.Shard == history.AnyShard) && overlaps(h, c, a)
+	})
+}
+
+// processBefore returns the name of the process that was in the place of another one, such as a#1
+// of a#2; the same name if there was none.
+func processBefore(process string) string {
+	place, number, _ := strings.Cut(process, "#")
+	if n, err := strconv.Atoi(number); err == nil && n > 1 {
+		return fmt.Sprintf("%s#%d", place, n-1)
+	}
+	return process
 }
 
 // operation is a claim, the end of one, or a write.

@@ -27,7 +27,7 @@ func programEntries() []Entry {
 	return []Entry{
 		{Kind: CallsLossy, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between one replica and its callers arrive 100 to 300 ms late; a tenth of them is lost, and arrives 200 to 1,000 ms later, as TCP sends it again"},
 		{Kind: EtcdLossy, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between one replica and etcd arrive late and are lost, as those of calls with loss"},
-		{Kind: KubeLossy, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between each replica of the service and kube-apiserver arrive late and are lost, as those of calls with loss"},
+		{Kind: KubeLossy, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, Late: 13 * s / 10, What: "packets between each replica of the service and kube-apiserver arrive late and are lost, as those of calls with loss"},
 		{Kind: BackendsFrozen, Signals: true, Number: "F17", Services: leaders, Least: 6 * s, Most: 9 * s, Excuses: true, What: "SIGSTOP to all replicas of the service while the gateway is asked, then SIGCONT"},
 		{Kind: CertificateRenewed, Number: "F13", Least: 4 * s, Most: 8 * s, Graceful: true, What: "the certificates of all programs are replaced; no open stream may end"},
 		{Kind: AuthorityRotated, Number: "F13", Least: 9 * s, Most: 12 * s, Graceful: true, What: "another authority is trusted, then signs all certificates, then is the only one; no open stream may end"},

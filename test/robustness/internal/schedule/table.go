@@ -52,6 +52,8 @@ type Entry struct {
 	Excuses bool
 	// Refused says that clients refuse a service with the fault, and get no answer of it.
 	Refused bool
+	// Late is how much later than it was sent a request to Kubernetes may reach kube-apiserver.
+	Late time.Duration
 	// Shows are the rules of the oracle that the fault is there to test: they have no excuse.
 	Shows []string
 	// Notice is how long a service has to see the fault before it acts on it.
@@ -81,7 +83,7 @@ func (e Entry) NoQuorum() bool { return e.OfEtcd && e.Excuses }
 
 // Judge sets what the rules of the oracle must know of a fault in the time of a window.
 func (e Entry) Judge(w *history.Window) {
-	w.Graceful, w.NoQuorum, w.Excused = e.Graceful, e.NoQuorum(), 0
+	w.Graceful, w.NoQuorum, w.Late, w.Excused = e.Graceful, e.NoQuorum(), e.Late, 0
 	w.Shows = append(slices.Clone(e.Shows), "told")
 	if !e.Refused {
 		w.Shows = append(w.Shows, "silence")
