@@ -121,7 +121,7 @@ func TestRun_MissingResponsesCauseAReconnection(t *testing.T) {
 func TestRun_SilentServerIsReplacedByTheNextTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead, s := serve(t), serve(t)
-		dead.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
+		dead.silence()
 		a := run(t, agent.Config{
 			Targets: []string{"absent", "dead", "a"}, Dial: network{"dead": dead, "a": s}.dial, Holders: []agent.Holder{node("n1")},
 		})

@@ -1,9 +1,7 @@
 package agent_test
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,9 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -307,10 +302,7 @@ func TestRun_SilentOwnerIsNotTriedTwiceInARow(t *testing.T) {
 		a := run(t, agent.Config{Targets: []string{"a", "b"}, Dial: c.network.dial, Holders: nodes(1)})
 		advance(time.Second)
 		expectTargets(t, a, map[string]int{"a": 1})
-		silent := c.network["a"]
-		silent.mu.Lock()
-		silent.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
-		silent.mu.Unlock()
+		c.network["a"].silence()
 		b := c.network["b"]
 		for end := time.Now().Add(time.Minute); len(b.received()) == 0; advance(100 * time.Millisecond) { // it redirects to a
 			if time.Now().After(end) {
@@ -327,35 +319,13 @@ func TestRun_SilentOwnerIsNotTriedTwiceInARow(t *testing.T) {
 func TestRun_ConnectionThatEndsWithoutAnAnswerIsNotTriedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, func(string) string { return "a" })
-		var mu sync.Mutex
-		var toA []net.Conn
-		dial := func(target string) (*grpc.ClientConn, error) {
-			return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-					connection, err := c.network[target].listener.DialContext(ctx)
-					if target == "a" && err == nil {
-						mu.Lock()
-						defer mu.Unlock()
-						toA = append(toA, connection)
-					}
-					return connection, err
-				}))
-		}
-		a := run(t, agent.Config{Targets: []string{"a", "b"}, Dial: dial, Holders: nodes(1)})
+		a := run(t, agent.Config{Targets: []string{"a", "b"}, Dial: c.network.dial, Holders: nodes(1)})
 		advance(time.Second)
 		expectTargets(t, a, map[string]int{"a": 1})
-		silent := c.network["a"]
-		silent.mu.Lock()
-		silent.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
-		silent.mu.Unlock()
+		c.network["a"].silence()
 		c.setOwner(func(string) string { return "b" })
 		advance(interval + 4*time.Second) // a beat has had no answer for five seconds
-		mu.Lock()
-		err := toA[0].Close()
-		mu.Unlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c.network["a"].disconnect(t)
 		advance(interval / 4) // the longest pause
 		expectTargets(t, a, map[string]int{"b": 1})
 	})

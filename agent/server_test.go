@@ -36,11 +36,13 @@ type server struct {
 	begin    time.Time
 	listener *bufconn.Listener
 
-	mu       sync.Mutex // guards the fields below
-	streams  int
-	open     int // streams that have not ended
-	messages []message
-	requests []*leasev1.StreamHeartbeatsRequest
+	mu      sync.Mutex // guards the fields below
+	streams int
+	open    int // streams that have not ended
+	// connections are those of the clients, also closed ones.
+	connections []net.Conn
+	messages    []message
+	requests    []*leasev1.StreamHeartbeatsRequest
 	// away returns the owner of a holder, and false if this server is the owner. nil makes this
 	// server the owner of all.
 	away func(name string) (owner string, away bool)
@@ -181,6 +183,37 @@ func (s *server) received() []message {
 	return messages
 }
 
+// silence makes the server answer nothing from now on.
+func (s *server) silence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
+}
+
+// connect opens a connection of a client.
+func (s *server) connect(ctx context.Context) (net.Conn, error) {
+	connection, err := s.listener.DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.connections = append(s.connections, connection)
+	return connection, nil
+}
+
+// disconnect closes the connections of all clients.
+func (s *server) disconnect(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, connection := range s.connections {
+		if err := connection.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // network maps addresses to servers.
 type network map[string]*server
 
@@ -190,7 +223,7 @@ func (n network) dial(target string) (*grpc.ClientConn, error) {
 		return nil, errors.New("no such host")
 	}
 	return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.connect(ctx) }))
 }
 
 // run makes and runs an agent until the end of the test.

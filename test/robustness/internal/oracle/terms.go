@@ -116,7 +116,7 @@ func acts(h history.History, f *finding) {
 		case porcupine.Illegal:
 			f.breach("act", key.service, h.End, "shard %d: its writes and terms are not linearizable", key.shard)
 			for _, a := range list {
-				if !slices.ContainsFunc(claims[key], func(c history.Claim) bool { return overlaps(h, c, a) }) {
+				if !possible(h, a) {
 					f.breach("act", key.service, a.Sent, "%s sent %s %s while it did not lead shard %d", a.Process, a.Verb, a.Object, key.shard)
 				}
 			}
@@ -158,11 +158,11 @@ func overlaps(h history.History, c history.Claim, a history.Act) bool {
 // request late, and the record then has the time of its arrival. If the sender has ended meanwhile,
 // the record names the next process of the replica, which has no term yet.
 func asSent(h history.History) []history.Act {
+	slow := slices.DeleteFunc(slices.Clone(h.Windows), func(w history.Window) bool { return w.Late == 0 })
 	acts := slices.Clone(h.Acts)
-	for i := range acts {
-		a := &acts[i]
+	for i, a := range acts {
 		late := time.Duration(0)
-		for _, w := range h.Windows {
+		for _, w := range slow {
 			if w.Service == a.Service && w.From <= a.Sent && a.Sent <= until(h, w.To)+w.Late {
 				late = max(late, w.Late)
 			}
@@ -171,12 +171,12 @@ func asSent(h history.History) []history.Act {
 			continue
 		}
 		a.Sent -= late
-		if former := *a; !possible(h, *a) {
-			former.Process = processBefore(a.Process)
-			if possible(h, former) {
-				*a = former
-			}
+		former := a
+		former.Process = processBefore(a.Process)
+		if !possible(h, a) && possible(h, former) {
+			a = former
 		}
+		acts[i] = a
 	}
 	return acts
 }
