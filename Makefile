@@ -29,12 +29,12 @@ help: ## This list
 
 .PHONY: run
 run: assets build ## Start everything on this machine: control plane, services, gateway and a simulated cluster (ARGS='--nodes 100')
-	@exec bin/trivet up $(ARGS)
+	@exec bin/trivet-lab up $(ARGS)
 
 .PHONY: build
 build: ## Build all commands into bin/
 	@mkdir -p bin
-	go build -tags "$(GOTAGS)" -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	go build -tags "$(GOTAGS)" -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... ./test/lab/cmd/trivet-lab
 	@ln -sf trivet bin/kubectl-trivet
 	@install cmd/trivet/kubectl_complete-trivet bin/
 
@@ -62,8 +62,8 @@ $(CURDIR)/.assets/containerd-$(GO): tools/containerd/go.mod tools/containerd/go.
 .PHONY: binaries-nodes
 binaries-nodes: ## Build all commands into bin/static, without a C library, for images FROM nothing
 	@mkdir -p bin/static
-	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./tools/cluster/pause ./tools/cluster/web
-	@go build -o bin/ ./tools/cluster
+	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./test/lab/cmd/...
+	@go build -o bin/ ./test/lab/cmd/trivet-lab
 
 # runc and the plugins of the nodes' network come from the distribution.
 .PHONY: cluster
@@ -74,11 +74,11 @@ cluster: ## Start a cluster with real nodes on this machine; needs root, install
 		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends runc containernetworking-plugins; \
 	fi
 	@$(MAKE) assets-nodes binaries-nodes
-	@bin/cluster up
+	@bin/trivet-lab cluster up
 
 .PHONY: cluster-down
 cluster-down: ## End that cluster and remove everything about it
-	@bin/cluster down
+	@bin/trivet-lab cluster down
 
 ##@ Change
 
@@ -97,7 +97,7 @@ helm: $(TOOLS)/helm-$(GO) ## Build helm into .tools/bin, once (a minute and a ha
 # Tests start in the order of the packages: the slowest come first, so that none of them runs alone at the end. They mostly
 # wait, so three packages at a time keep two processors busy.
 SLOWEST := $(addprefix ./,test/robustness services/leasesvc test/faults/apiservers test/e2e services/bootstrapsvc internal/term \
-	services/slicesvc test/deploy test/faults/terms test/faults/damage test/hostile gateway internal/process internal/devcluster \
+	services/slicesvc test/deploy test/faults/terms test/faults/damage test/hostile gateway internal/process test/lab/devcluster \
 	services/leasesvc/internal/writebackcontroller)
 
 # Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more,
@@ -313,7 +313,7 @@ prose: $(TOOLS)/prose-$(GO) ## The language rules of CONTRIBUTING.md: comments, 
 
 .PHONY: import-rules
 import-rules: ## Which package may import which
-	go test ./internal/importrules
+	go test ./test/lab/importrules
 
 .PHONY: gen
 gen: $(TOOLS)/protocol-$(GO) ## Generate Go, HTTP routes and the OpenAPI document from proto/

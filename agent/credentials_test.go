@@ -25,7 +25,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // Fresh credentials are presented before the next beat is due, wherever in the interval the server

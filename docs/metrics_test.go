@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit/metricstest"
+	"github.com/trivet-dev/trivet/test/lab/metricstest"
 )
 
 const kubeconfigOfNoServer = `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}],

@@ -20,15 +20,15 @@ import (
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 // filesOf returns the certificate of a server in a group, and the authority of its peers.

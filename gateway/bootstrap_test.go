@@ -20,9 +20,9 @@ import (
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // clientOfBootstrapsvc is a client of the services that bootstrapsvc and the gateway have.

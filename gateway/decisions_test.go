@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // decider starts a replica that records what the test records.

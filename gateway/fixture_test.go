@@ -28,9 +28,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // longTimeout is the timeout of a replica in tests that are not about timeouts: the machine may be

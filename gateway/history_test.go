@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 type historyJSON struct {

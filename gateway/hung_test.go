@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
 // hungNamed bounds how long a replica that hangs is not named, with a timeout of half a second: two

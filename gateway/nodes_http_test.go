@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // startWithNodes runs a gateway over two replicas and 12 nodes; n03 is silent in zone z:b.

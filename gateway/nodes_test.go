@@ -17,10 +17,10 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/gateway/web/webtest"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
 // Each window of a page shows all Nodes and goes on showing changes. A browser opens six

@@ -13,9 +13,9 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // sliceClient runs a gateway over the members and returns a client of its SliceService.

@@ -16,9 +16,9 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // answer has the sources and the missing replicas of a status.

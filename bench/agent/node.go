@@ -18,7 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // authorizedOverAllowed is the most that authorization may add to the cost of a heartbeat.

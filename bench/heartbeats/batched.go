@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // renewalsTarget is the required number of renewed holders per second.

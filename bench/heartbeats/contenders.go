@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // contender is a server with its own streamSet of heartbeats, and the cost of these heartbeats.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

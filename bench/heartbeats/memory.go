@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // memoryTarget is the allowed memory of a holder in bytes, beyond its connection.

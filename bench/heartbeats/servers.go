@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // noRegistrationLimit disables the rate limit of registrations where their rate is not measured.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // Targets of a heartbeat on its own stream.

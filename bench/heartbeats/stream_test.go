@@ -10,7 +10,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const streamMethod = leasev1.HeartbeatService_StreamHeartbeats_FullMethodName

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // contender is a program that mirrors Endpoints. Its value is its column in a table.

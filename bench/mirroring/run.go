@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/sliceview"
 	"github.com/trivet-dev/trivet/bench/internal/slicewrites"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

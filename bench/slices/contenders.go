@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // contender is a program that writes slices. Its value is its column in a table.

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
 	"github.com/trivet-dev/trivet/bench/internal/sliceview"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // cost is the cost of one idle replica, as an average over the replicas of a group.

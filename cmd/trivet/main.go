@@ -1,4 +1,5 @@
-// Command trivet runs all of Trivet on one machine, and queries the gateway of any Trivet.
+// Command trivet queries the gateway of a Trivet, checks an installation, and makes its
+// certificates.
 package main
 
 import (
@@ -14,25 +15,23 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/apiservers"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/check"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/dashboard"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/debugbundle"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/events"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/faultcommand"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/migrate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/shards"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/version"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
+	"github.com/trivet-dev/trivet/internal/cli/dashboard"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -56,7 +55,7 @@ func main() {
 func command(streams printer.Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trivet",
-		Short:         "Query the services of Trivet, or run all of them on this machine",
+		Short:         "Query the services of Trivet",
 		Version:       identity.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -68,11 +67,10 @@ func command(streams printer.Streams) *cobra.Command {
 	repairs := repair.NewListCommand(streams, "repairs")
 	repairs.Hidden = true // the same as `trivet repair list`, under the name that the other lists have
 	root.AddCommand(
-		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
+		status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
 		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
 		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams), events.NewCommand(streams), shadow.NewCommand(streams),
 		dashboard.NewCommand(streams), certs.NewCommand(streams), check.NewCommand(streams), migrate.NewCommand(streams), version.NewCommand(streams), repairs,
-		faultcommand.NewBreakCommand(streams, os.Args[0]), faultcommand.NewRestoreCommand(streams, os.Args[0]),
 		debugbundle.NewCommand(streams, command),
 	)
 	return root

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestCommand_UnknownNamesSimilarOnes(t *testing.T) {

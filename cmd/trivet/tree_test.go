@@ -11,15 +11,15 @@ import (
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 // pair has two items of each kind, the second one with the smaller number in its name.

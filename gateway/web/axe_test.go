@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/gateway/web"
-	"github.com/trivet-dev/trivet/gateway/web/webtest"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
 var axe = flag.String("axe", "", "axe.min.js of axe-core: check the accessibility of the page with it; `make test-page` does")

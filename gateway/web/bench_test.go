@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/gateway/web"
-	"github.com/trivet-dev/trivet/gateway/web/webtest"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
 // loadLimit is for a machine that does other work, too.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/trivet-dev/trivet/gateway/web"
-	"github.com/trivet-dev/trivet/gateway/web/webtest"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
 // What a table has: its column titles, or the cells of a row.

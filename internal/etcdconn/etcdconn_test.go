@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 // member answers each read as an etcd without keys.

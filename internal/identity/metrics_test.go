@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 func TestRegister_MetricsTellTheExpiryInUseAndABrokenFile(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
 )
 
 // serveTLS runs an admin server with profiles and callers until the test ends.

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
 )
 
 func TestLogLevel_ReturnsByItself(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 // secret is a directory as a kubelet mounts a Secret: each file is a link into the directory to

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 // reload is longer than certificates go without being looked at and reconnects are put off.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 func TestDefaultConfig_IsAsDocumented(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

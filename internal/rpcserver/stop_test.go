@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 // gate is a unary handler that blocks until the test releases it.

@@ -10,10 +10,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // joinThrough runs a replica behind a relay.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // The TTL is so long that a replica that waited for a lease or a claim delay would fail the test.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // history records when bodies run, from the start of a body until its context ends. It records each

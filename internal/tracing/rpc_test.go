@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/trivet-dev/trivet/internal/testkit/otlptest"
+	"github.com/trivet-dev/trivet/test/lab/otlptest"
 )
 
 // anyMethod answers every method.

@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/internal/testkit/otlptest"
 	"github.com/trivet-dev/trivet/internal/tracing"
+	"github.com/trivet-dev/trivet/test/lab/otlptest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -25,7 +25,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -35,6 +34,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // startProcess runs the server process beside the kube-apiserver of the test until the test ends.

@@ -17,12 +17,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestListAPIServers(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
@@ -23,6 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // clients are the clients of all services of bootstrapsvc.

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func (emptyStore) Plan(context.Context, string) (repairstore.Plan, bool, error) {

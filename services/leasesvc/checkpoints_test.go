@@ -10,10 +10,10 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func entryOf(class, name string, silence time.Duration) checkpoint.Entry {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // foreignHolders returns those of n holders whose shards the replica does not hold.

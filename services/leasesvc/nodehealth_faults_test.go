@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // unknown returns the names of the nodes that are marked as unknown.

@@ -24,8 +24,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // replicaTTL is the shortest TTL that a term allows, for fast takeovers.

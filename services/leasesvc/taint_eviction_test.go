@@ -20,8 +20,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/shadow"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // evictionFixture is a service with taint eviction and three nodes on the real kube-apiserver,

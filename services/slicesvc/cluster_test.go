@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {

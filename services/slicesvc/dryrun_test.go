@@ -19,9 +19,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // dryRun is a slicesvc with both loops in dry run, all terms, and a transport that refuses writes.

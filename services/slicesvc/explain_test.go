@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestExplainEndpoint_IncludedAndExcludedPod(t *testing.T) {

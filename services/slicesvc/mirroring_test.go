@@ -22,10 +22,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // mirrorFixture is a namespace of a real cluster with a slicesvc that mirrors Endpoints.

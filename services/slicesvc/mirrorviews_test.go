@@ -8,11 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // expectState waits until the answer for Service web is as check wants it.

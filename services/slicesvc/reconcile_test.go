@@ -21,12 +21,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func nodeA() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}} }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/internal/testkit/otlptest"
+	"github.com/trivet-dev/trivet/test/lab/otlptest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // A Pod's event, its wait, the plan, the write with its request and the watch's event of the write

@@ -14,11 +14,11 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func candidateOf(deps slicesvc.Deps) *termtest.Candidate {

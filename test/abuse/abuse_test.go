@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 )
 
 var (

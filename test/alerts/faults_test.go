@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
 // fault is an entry of the table.

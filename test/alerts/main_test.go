@@ -11,10 +11,10 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var (

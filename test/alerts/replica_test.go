@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/roles"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

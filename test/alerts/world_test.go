@@ -23,14 +23,14 @@ import (
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
-	"github.com/trivet-dev/trivet/internal/simulate"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/test/internal/promtest"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/simulate"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/roles"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/internal/promtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var (

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/nodecluster"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 // Bounds of docs/deployment.md and of bootstrapsvc's flags, with as much again for a machine that

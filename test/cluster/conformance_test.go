@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/nodecluster"
 	"github.com/trivet-dev/trivet/test/cluster/internal/recorder"
 	"github.com/trivet-dev/trivet/test/cluster/internal/recording"
 	"github.com/trivet-dev/trivet/test/cluster/internal/scenario"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 // options are the arguments of the test binary.

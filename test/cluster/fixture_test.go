@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/trivet-dev/trivet/internal/nodecluster"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 var (

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/trivet-dev/trivet/internal/nodecluster"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 // TestMain is also the main function of a cluster's nodes, which are processes of this executable.

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/deploy"
-	"github.com/trivet-dev/trivet/internal/nodecluster"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 const (

@@ -22,7 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/nodecluster"
+	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
 var previousCommit = flag.String("cluster.previous", "HEAD~1", "commit whose images are upgraded to this one's")

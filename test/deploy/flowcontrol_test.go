@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

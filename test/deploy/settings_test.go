@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/trivet-dev/trivet/gateway"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // programs are the servers by the path of their command in the image, each with defaults of its

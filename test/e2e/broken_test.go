@@ -12,9 +12,9 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // A replica that reaches etcd and not its kube-apiserver is a member like any other, and must cost

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // answer is what a script reads of GET /v1/status.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/roles"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // identities issues the certificates of all processes of this binary's tests. Its methods are safe

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // running is a command that was started.

@@ -22,11 +22,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // input is one bad request.

@@ -15,7 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/trivet-dev/trivet/gateway/web/webtest"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
 // checkOutput fails unless each answer of the gateway is complete and valid, and no output of the

@@ -33,11 +33,11 @@ import (
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/roles"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/trivet-dev/trivet/internal/testkit/metricstest"
+	"github.com/trivet-dev/trivet/test/lab/metricstest"
 )
 
 const folder = "../../deploy/monitoring"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trivet-dev/trivet/internal/testkit/metricstest"
+	"github.com/trivet-dev/trivet/test/lab/metricstest"
 )
 
 var (

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // stopTimeout is the stop timeout of a replica and a margin for a busy machine.

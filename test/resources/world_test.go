@@ -24,10 +24,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/simulate"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	trivetv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/simulate"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
 // etcdMembers is the number of members of etcd.

@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 

@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
-	"github.com/trivet-dev/trivet/internal/simulate"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/simulate"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 

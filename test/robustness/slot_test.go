@@ -16,10 +16,10 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )

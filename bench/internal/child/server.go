@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // readyTimeout bounds the time until a server is ready.

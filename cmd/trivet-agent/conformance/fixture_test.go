@@ -21,7 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/endpoint"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 const (

@@ -18,7 +18,6 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/observe"
 	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -27,6 +26,7 @@ import (
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
 )
 
 // servingTLS runs a server with callers until the test ends.

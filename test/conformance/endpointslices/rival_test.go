@@ -10,8 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
 // The endpointslice controller of kube-controller-manager runs beside slicesvc by mistake, and its

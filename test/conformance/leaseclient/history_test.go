@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // history is every state of one Lease since the watch began.

@@ -12,9 +12,9 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // bed is one Node, leasesvc, and every state of the Node's Lease.

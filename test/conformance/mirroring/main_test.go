@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // options are the arguments of the test binary.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const metricsPrefix = "endpoint_slice_mirroring_controller_"

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (

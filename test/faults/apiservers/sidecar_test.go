@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // stopTimeout is twice the interval of the endpoints loop plus a margin for a loaded machine.

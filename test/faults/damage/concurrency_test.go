@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // Two installations repair one cluster concurrently with kube-apiserver's own repairers. They have

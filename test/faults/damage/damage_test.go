@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var (

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // subject identifies a finding by its code, store and subject.

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // injector damages allocations and marks each injected event at the observer.

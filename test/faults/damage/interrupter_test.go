@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // interrupter interrupts a replica at one of its writes to IPAddresses, the bitmap or the record of

@@ -8,10 +8,10 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // interruption is the write of the first replica at which it is interrupted, before or after it

@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // observer watches all Services, IPAddresses and node ports in etcd and passes each change to the

@@ -18,10 +18,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
 const (

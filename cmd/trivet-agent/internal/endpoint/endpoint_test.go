@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/apiservertest"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestServe_OnlyTheNodeIsAnswered(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/endpoint"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
-	"github.com/trivet-dev/trivet/internal/testkit/metricstest"
+	"github.com/trivet-dev/trivet/test/lab/metricstest"
 )
 
 // The agent has its metrics in endpoint mode; in probe mode those of the endpoint are missing.

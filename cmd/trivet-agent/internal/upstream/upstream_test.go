@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/apiservertest"
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const node = "node-1"

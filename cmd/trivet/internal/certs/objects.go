@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 

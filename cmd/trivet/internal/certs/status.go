@@ -8,10 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 // status is the answer of `trivet certs status`.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 func newTrustCommand(streams printer.Streams) *cobra.Command {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 // report is the document of all results.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcerror"

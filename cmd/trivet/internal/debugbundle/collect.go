@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/kubeaccess"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 

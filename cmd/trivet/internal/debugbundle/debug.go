@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 // Root makes the root command of trivet with other streams.

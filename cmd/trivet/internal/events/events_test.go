@@ -12,11 +12,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/events"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

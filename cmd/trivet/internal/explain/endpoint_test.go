@@ -5,12 +5,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func endpoint(included, settled bool, firstFailed int32, links ...*metav1.Evidence) *slicev1.ExplainEndpointResponse {

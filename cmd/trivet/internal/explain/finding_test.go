@@ -7,12 +7,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestExplainFinding_Transcripts(t *testing.T) {

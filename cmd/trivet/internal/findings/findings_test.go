@@ -13,12 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -3,8 +3,8 @@ package list
 import (
 	"time"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 

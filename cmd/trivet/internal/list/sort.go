@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 // sortKey returns the text by which --sort-by compares an item: the cell of a column, or the text

@@ -10,8 +10,8 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	"github.com/trivet-dev/trivet/internal/cli/client"
 )
 
 const (

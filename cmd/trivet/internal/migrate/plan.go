@@ -8,7 +8,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 // state is the result of a proof.

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

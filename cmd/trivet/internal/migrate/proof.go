@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
 const (

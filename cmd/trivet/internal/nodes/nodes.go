@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 

@@ -17,14 +17,14 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

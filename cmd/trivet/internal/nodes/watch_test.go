@@ -11,12 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 type (

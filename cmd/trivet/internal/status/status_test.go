@@ -14,13 +14,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,12 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 var noon = time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)

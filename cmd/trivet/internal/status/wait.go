@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )

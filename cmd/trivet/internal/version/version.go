@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/internal/identity"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )

@@ -7,12 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/version"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/identity"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )

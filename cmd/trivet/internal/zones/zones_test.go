@@ -6,11 +6,11 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	"github.com/trivet-dev/trivet/test/lab/commandtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

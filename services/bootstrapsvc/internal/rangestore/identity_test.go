@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestVerifyCluster_ComparesTheIdentity(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // follower has the repairs that a watch reported.

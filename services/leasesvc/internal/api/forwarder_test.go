@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // fakePeer is a peer whose answers the test decides.

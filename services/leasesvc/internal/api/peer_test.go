@@ -19,8 +19,8 @@ import (
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // fakePeer is a replica whose answers the test decides.

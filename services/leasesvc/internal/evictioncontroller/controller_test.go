@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var errBroken = errors.New("the watch broke")

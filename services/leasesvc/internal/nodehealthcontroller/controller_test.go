@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // config is for a number of shards. The number in the name of a node gives its shard.

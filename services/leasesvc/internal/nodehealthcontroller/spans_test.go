@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/testkit/otlptest"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/test/lab/otlptest"
 )
 
 // The verdict, both writes of the Node and that of its Pod are one trace.

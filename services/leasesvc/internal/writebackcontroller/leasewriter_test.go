@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // leaseFixture is one Node and its Lease on a real kube-apiserver.

@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // The cache has the answer of a write: the next sync does not wait for its event, and the event

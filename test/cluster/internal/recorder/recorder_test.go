@@ -12,8 +12,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/test/cluster/internal/recording"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

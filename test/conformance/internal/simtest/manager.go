@@ -3,7 +3,7 @@ package simtest
 import (
 	"testing"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // StartManager runs kube-controller-manager, the binary at that path, with those controllers, until

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // StartProgram runs one replica of a service, the same as its command does, until the test ends. It

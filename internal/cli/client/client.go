@@ -1,0 +1,166 @@
+// Package client is the gateway's client for all commands: common flags, one connection, one call,
+// and the errors that end a command without an answer.
+//
+// Without an address, a command calls the gateway of a local `trivet up`, else the gateway in the
+// cluster of the kubeconfig through kube-apiserver. A gateway is called with TLS and a client
+// certificate or a token; one on loopback in plaintext unless TLS flags are given.
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/printer"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+// Flags are the flags of every command that calls the gateway.
+type Flags struct {
+	OutputFlags
+
+	Gateway Gateway
+	// Timeout limits one call. Its value before Register is the flag's default; 0 means 10 s.
+	Timeout time.Duration
+}
+
+// Register adds the flags and their shell completion to a command. The forms are those of
+// [OutputFlags.Register].
+func (f *Flags) Register(command *cobra.Command, streams printer.Streams, forms ...string) {
+	f.OutputFlags.Register(command, streams, forms...)
+	fs := command.Flags()
+	f.Gateway.RegisterFlags(fs, streams.Env)
+	fs.DurationVar(&f.Timeout, "timeout", cmp.Or(f.Timeout, 10*time.Second), "Timeout of one call to the gateway.")
+	mustComplete(command, "context", f.Gateway.completeContext)
+	mustComplete(command, "trivet-namespace", cobra.NoFileCompletions)
+}
+
+// Validate returns all problems, each with its flag.
+func (f *Flags) Validate() []error {
+	problems := append(f.Gateway.Validate(), f.OutputFlags.Validate()...)
+	if f.Timeout <= 0 {
+		problems = append(problems, fmt.Errorf("--timeout=%s: must be positive", f.Timeout))
+	}
+	return problems
+}
+
+// OneOf returns an error if the value of a flag is none of the known ones.
+func OneOf(flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return fmt.Errorf("%s=%q: must be one of %s", flag, value, strings.Join(known, ", "))
+}
+
+// EachOf returns an error for the first value of a repeated flag that is none of the known ones.
+func EachOf(flag string, values []string, known ...string) error {
+	for _, value := range values {
+		if err := OneOf(flag, value, known...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connect returns a connection to the gateway, which the caller closes. It connects with the first
+// call. Its errors are usage errors, unless they have a code.
+func (f *Flags) Connect() (*grpc.ClientConn, error) {
+	conn, err := f.Gateway.Dial()
+	if _, coded := errors.AsType[*exit.Error](err); coded || err == nil {
+		return conn, err
+	}
+	return nil, exit.UsageError(err)
+}
+
+// Call connects, makes one call within --timeout, and closes the connection. If the call fails, the
+// error is that of [Flags.NoAnswer] for the given subject, such as "status".
+func Call[Response any](ctx context.Context, f *Flags, subject string, call func(context.Context, grpc.ClientConnInterface) (Response, error)) (Response, error) {
+	var none Response
+	conn, err := f.Connect()
+	if err != nil {
+		return none, err
+	}
+	defer conn.Close()
+	callCtx, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	progress := f.Slow("waiting for the " + subject + " from " + f.Gateway.Where())
+	response, err := call(callCtx, conn)
+	progress.Stop()
+	if err != nil {
+		return none, f.NoAnswer(ctx, subject, err)
+	}
+	return response, nil
+}
+
+const (
+	// mutationAttempts is how often a mutation is tried when the connection is lost.
+	mutationAttempts = 3
+	// mutationPause is the pause between two attempts.
+	mutationPause = 500 * time.Millisecond
+)
+
+// Mutate calls like [Call], with a new request ID. While the connection is lost, it repeats the
+// call with the same ID, which the server answers with its first answer. It does not repeat a call
+// that a server has refused.
+func Mutate[Response any](ctx context.Context, f *Flags, subject string, call func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (Response, error)) (Response, error) {
+	requestID := uuid.NewString()
+	return Call(ctx, f, subject, func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
+		for attempt := 1; ; attempt++ {
+			response, err := call(ctx, conn, requestID)
+			if !isLost(err) || attempt == mutationAttempts || !Sleep(ctx, mutationPause) {
+				return response, err
+			}
+		}
+	})
+}
+
+// isLost reports whether a connection was lost, so that the call may have been carried out or not.
+// Unavailable with any other reason is the answer of a server.
+func isLost(err error) bool {
+	reason := rpcerror.ReasonOf(err)
+	return status.Code(err) == codes.Unavailable && (reason == "" || reason == "UNAVAILABLE")
+}
+
+// NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else
+// undetermined.
+func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
+	if ctx.Err() != nil {
+		return Interrupted()
+	}
+	answer := &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from %s", subject, f.Gateway.Where()), Err: err}
+	if isLost(err) || status.Code(err) == codes.Unauthenticated && rpcerror.ReasonOf(err) == "" || status.Code(err) == codes.DeadlineExceeded {
+		answer.Try, answer.Err = f.Gateway.explain(err)
+	}
+	return answer
+}
+
+// CannotPrint returns the error of a command that could not write its answer.
+func CannotPrint(subject string, err error) error {
+	return &exit.Error{Code: exit.Undetermined, Summary: "print the " + subject, Err: err}
+}
+
+// Interrupted returns the error of an interrupted command, which prints nothing.
+func Interrupted() error { return &exit.Error{Code: exit.Interrupted} }
+
+// Sleep waits and reports whether ctx is still not done.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
