@@ -65,6 +65,16 @@ type Setting struct {
 	Brief bool
 }
 
+// Part returns each entry whose index is at modulo parts. The parts of a table are disjoint and have
+// all of its entries.
+func Part(entries []Entry, at, parts int) []Entry {
+	var part []Entry
+	for i := at; i < len(entries); i += parts {
+		part = append(part, entries[i])
+	}
+	return part
+}
+
 // Draw returns the steps of a seed. A row comes a second time only after each has come once. With
 // Steps of 0, a pair is left single if nothing that remains goes with its fault.
 func Draw(seed uint64, setting Setting) []Step {

@@ -150,3 +150,21 @@ func TestJudge_SaysWhatAFaultExcuses(t *testing.T) {
 		}
 	}
 }
+
+func TestPart_PartsHaveEachEntryOnce(t *testing.T) {
+	times := map[Kind]int{}
+	for at := range 3 {
+		part := Part(Table(), at, 3)
+		if len(part) == 0 {
+			t.Errorf("part %d has no entry", at)
+		}
+		for _, entry := range part {
+			times[entry.Kind]++
+		}
+	}
+	for _, entry := range Table() {
+		if times[entry.Kind] != 1 {
+			t.Errorf("%s is in the parts %d times", entry.Kind, times[entry.Kind])
+		}
+	}
+}
