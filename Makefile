@@ -15,6 +15,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X github.com/trivet-dev/trivet/internal/identity.version=$(VERSION)
 # gRPC's request traces, which nothing shows, link html/template and with it every method of every type.
 GOTAGS  := grpcnotrace
+# Go's build cache shares only what is compiled alike. So all that make compiles has these tags and no cgo, as the control plane
+# of tools/controlplane; only the race detector needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS     := $(filter-out -tags=%,$(shell go env GOFLAGS)) -tags=$(GOTAGS)
 
 # Narrow a run: make test-go PACKAGES=./internal/term/... ; make lint PACKAGES=./services/slicesvc/... ; make run ARGS='--nodes 100'
 PACKAGES ?= ./...
@@ -28,13 +32,19 @@ help: ## This list
 ##@ Use
 
 .PHONY: run
-run: assets build ## Start everything on this machine: control plane, services, gateway and a simulated cluster (ARGS='--nodes 100')
+run: assets build-run ## Start everything on this machine: control plane, services, gateway and a simulated cluster (ARGS='--nodes 100')
 	@exec bin/trivet-lab up $(ARGS)
+
+# The simulated cluster runs the servers and the agents itself.
+.PHONY: build-run
+build-run:
+	@mkdir -p bin
+	go build -ldflags "$(LDFLAGS)" -o bin/ ./test/lab/cmd/trivet-lab ./cmd/trivet
 
 .PHONY: build
 build: ## Build all commands into bin/
 	@mkdir -p bin
-	go build -tags "$(GOTAGS)" -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... ./test/lab/cmd/trivet-lab
+	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... ./test/lab/cmd/trivet-lab
 	@ln -sf trivet bin/kubectl-trivet
 	@install cmd/trivet/kubectl_complete-trivet bin/
 
@@ -55,14 +65,14 @@ assets-nodes: ## Build what nodes need as well: kubelet, kube-scheduler, kube-co
 CONTAINERD := github.com/containerd/containerd/v2/cmd
 $(CURDIR)/.assets/containerd-$(GO): tools/containerd/go.mod tools/containerd/go.sum
 	@echo "Building containerd into .assets, once (a minute or two) …"
-	@cd tools/containerd && CGO_ENABLED=0 go build -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w" -o "$(CURDIR)/.assets/" \
+	@cd tools/containerd && go build -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w" -o "$(CURDIR)/.assets/" \
 		$(CONTAINERD)/containerd $(CONTAINERD)/containerd-shim-runc-v2 $(CONTAINERD)/ctr
 	@touch $@
 
 .PHONY: binaries-nodes
 binaries-nodes: ## Build all commands into bin/static, without a C library, for images FROM nothing
 	@mkdir -p bin/static
-	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./test/lab/cmd/...
+	@go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./test/lab/cmd/...
 	@go build -o bin/ ./test/lab/cmd/trivet-lab
 
 # runc and the plugins of the nodes' network come from the distribution.
@@ -110,7 +120,7 @@ THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 
 # alone on the machine. One that then passes is printed as FLAKE, and is a defect to mend. A data race fails at once, and so
 # does a package of which no test failed: it does not build, or leaves goroutines behind.
 go-test = dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
-	GORACE=atexit_sleep_ms=0 $(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=10 \
+	$(if $(RACE),CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 )$(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=10 \
 		--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
 		--packages "$(1)" -- $(if $(RACE),-race) -vet=off -timeout 15m -p 3 -parallel 8 || status=$$?; \
 	if [ -s "$$dir/report" ]; then sed 's/^/FLAKE, unless it failed again: /' "$$dir/report"; fi; \
@@ -182,7 +192,7 @@ KEEP  ?=
 
 .PHONY: faults
 faults: assets ## All long forms: random histories of internal/term (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir), then damage and outage
-	go test -race -count=1 -v -timeout 6h ./test/faults/terms \
+	CGO_ENABLED=1 go test -race -count=1 -v -timeout 6h ./test/faults/terms \
 		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
 	@$(MAKE) damage outage
 
@@ -190,12 +200,12 @@ OUTAGE ?= 5m
 
 .PHONY: outage
 outage: assets ## Stop etcd, then kube-apiserver, for OUTAGE=5m each: no live node may be marked unknown
-	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
+	CGO_ENABLED=1 go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
 .PHONY: damage
 damage: assets ## All kinds of damage to allocations, all interruptions of repairs, and random faults of kube-apiservers (15 minutes)
-	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
-	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
+	CGO_ENABLED=1 go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
+	CGO_ENABLED=1 go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 
 # Each target runs for TIME, or until it has run EXECS inputs. ONLY is one RPC, such as
 # "leasesvc /trivet.lease.v1.HeartbeatService/Heartbeat", or one route, such as "page GET /v1/status". An input that fails
@@ -269,11 +279,11 @@ hostile: assets ## Hostile Kubernetes objects at their largest size beside the s
 
 .PHONY: conformance
 conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 9 minutes
-	cd test/conformance && go test -race -count=1 ./leaseclient
-	cd cmd/trivet-agent/conformance && go test -race -count=1 ./...
-	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
-	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
-	cd test/conformance && go test -race -count=1 -v ./mirroring -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && CGO_ENABLED=1 go test -race -count=1 ./leaseclient
+	cd cmd/trivet-agent/conformance && CGO_ENABLED=1 go test -race -count=1 ./...
+	cd test/conformance && CGO_ENABLED=1 go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && CGO_ENABLED=1 go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && CGO_ENABLED=1 go test -race -count=1 -v ./mirroring -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: test-migrate
 test-migrate: assets-rivals ## Migrations with `trivet migrate` between a real kube-controller-manager and slicesvc: 6 minutes
@@ -374,7 +384,7 @@ bench-mirroring: assets-rivals build ## Mirrored Endpoints beside kube-controlle
 
 .PHONY: bench-agent
 bench-agent: assets build ## Memory and CPU time of trivet-agent in both modes, beside a real kube-apiserver and leasesvc; 5 minutes (ARGS='-rest 20s')
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags "$(GOTAGS)" -ldflags "-s -w" -o bin/stripped/ ./cmd/trivet-agent
+	go build -trimpath -buildvcs=false -ldflags "-s -w" -o bin/stripped/ ./cmd/trivet-agent
 	cd bench && go run ./agent $(ARGS)
 
 .PHONY: bench-audit

@@ -7,9 +7,13 @@
 // beside; nothing else needs it. With --nodes it builds kube-scheduler and kubelet as well, for a
 // cluster with real nodes.
 //
-// The versions are those of go.mod, which lists the modules as tools. A stamp beside the binaries
+// The versions are those of go.mod, which lists the commands as tools. A stamp beside the binaries
 // records their versions; while it matches, a run does nothing. An interrupted run leaves the
 // previous binaries or none, never a part of one.
+//
+// What Trivet and a control plane have in common is compiled once, because both modules require the
+// same version of each module that both use, and both are compiled with the same tags and without
+// cgo. One other version, of golang.org/x/net for example, compiles again all that is above it.
 //
 // If KUBEBUILDER_ASSETS is set, its directory provides the binaries, and nothing is built.
 package main

@@ -84,7 +84,7 @@ func stampVersion(version string) string {
 func stampOf(targets []target, goMod string) string {
 	var stamp strings.Builder
 	for _, t := range targets {
-		fmt.Fprintf(&stamp, "%s %s (go build -ldflags %q %s)\n", t.name, t.version, t.ldflags, t.pkg)
+		fmt.Fprintf(&stamp, "%s %s (go build -tags %s -ldflags %q %s)\n", t.name, t.version, buildTags, t.ldflags, t.pkg)
 	}
 	fmt.Fprintf(&stamp, "built by %s for %s/%s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(&stamp, "tools/controlplane/go.mod sha256:%x\n", sha256.Sum256([]byte(goMod)))
