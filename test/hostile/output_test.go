@@ -123,6 +123,7 @@ var buildCLI = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(filepath.Dir(executable), "trivet-cli")
 	build := exec.Command("go", "build", "-o", program, "./cmd/trivet")
 	build.Dir = filepath.Join("..", "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as `make run` builds; the race detector's tests have cgo
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the command: %w\n%s", err, output)
 	}
