@@ -20,6 +20,10 @@ GOTAGS  := grpcnotrace
 export CGO_ENABLED := 0
 export GOFLAGS     := $(filter-out -tags=%,$(shell go env GOFLAGS)) -tags=$(GOTAGS)
 
+# What a release contains; tools/image has the same list. The servers are links to trivet-server, in the directory that follows.
+COMMANDS     := ./cmd/trivet ./cmd/trivet-agent ./cmd/trivet-server
+link-servers  = for server in leasesvc bootstrapsvc slicesvc gateway; do ln -sfn trivet-server $(1)/$$server; done
+
 # Narrow a run: make test-go PACKAGES=./internal/term/... ; make lint PACKAGES=./services/slicesvc/... ; make run ARGS='--nodes 100'
 PACKAGES ?= ./...
 ARGS     ?=
@@ -44,7 +48,8 @@ build-run:
 .PHONY: build
 build: ## Build all commands into bin/
 	@mkdir -p bin
-	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... ./test/lab/cmd/trivet-lab
+	go build -ldflags "$(LDFLAGS)" -o bin/ $(COMMANDS) ./test/lab/cmd/trivet-lab
+	@$(call link-servers,bin)
 	@ln -sf trivet bin/kubectl-trivet
 	@install cmd/trivet/kubectl_complete-trivet bin/
 
@@ -72,7 +77,8 @@ $(CURDIR)/.assets/containerd-$(GO): tools/containerd/go.mod tools/containerd/go.
 .PHONY: binaries-nodes
 binaries-nodes: ## Build all commands into bin/static, without a C library, for images FROM nothing
 	@mkdir -p bin/static
-	@go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./test/lab/cmd/...
+	@go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ $(COMMANDS) ./test/lab/cmd/...
+	@$(call link-servers,bin/static)
 	@go build -o bin/ ./test/lab/cmd/trivet-lab
 
 # runc and the plugins of the nodes' network come from the distribution.
@@ -256,7 +262,8 @@ robustness-restore: assets ## Take etcd back by seconds, restart the servers, an
 
 .PHONY: robustness
 robustness: assets ## All services under faults, judged by oracles (SEEDS=1 FIRST=1 EACH=0 FAULTS=F1 PAIRS=1 FULL=1 SHRINK=8); writes docs/robustness.md
-	go build -ldflags "-X github.com/trivet-dev/trivet/internal/identity.version=v0.0.0-other" -o bin/other/ ./cmd/leasesvc ./cmd/bootstrapsvc ./cmd/slicesvc
+	go build -ldflags "-X github.com/trivet-dev/trivet/internal/identity.version=v0.0.0-other" -o bin/other/ ./cmd/trivet-server
+	@$(call link-servers,bin/other)
 	go test -count=1 -v -timeout 12h -run TestSchedules ./test/robustness -args -robustness.other="$(CURDIR)/bin/other" -robustness.seeds=$(call given,SEEDS,1) \
 		-robustness.first=$(call given,FIRST,1) -robustness.each=$(call given,EACH,0) -robustness.faults="$(FAULTS)" \
 		-robustness.pairs=$(if $(PAIRS),true,false) -robustness.shrink=$(SHRINK) -robustness.keep="$(KEEP)" \
@@ -454,9 +461,9 @@ VULNDB ?= https://vuln.go.dev
 
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/vulncheck-$(GO) ## Search all commands for known vulnerabilities; needs the database of VULNDB=https://vuln.go.dev or a mirror
-	@status=0; $(TOOLS)/bin/govulncheck -db "$(VULNDB)" ./cmd/... || status=$$?; \
+	@status=0; $(TOOLS)/bin/govulncheck -db "$(VULNDB)" $(COMMANDS) || status=$$?; \
 	case $$status in \
-	0) echo "make vulncheck: no known vulnerability is reachable from ./cmd/...";; \
+	0) echo "make vulncheck: no known vulnerability is reachable from $(COMMANDS)";; \
 	3) echo "make vulncheck: FAILED: the commands reach the vulnerabilities above"; exit 3;; \
 	*) echo "make vulncheck: NOTHING WAS CHECKED: govulncheck failed (exit status $$status), see above. It needs the database"; \
 	   echo "at $(VULNDB). Without access to it, set VULNDB to a mirror, such as file:///path/to/copy."; exit $$status;; \

@@ -77,3 +77,6 @@ func connectParams(cfg Config) grpc.ConnectParams {
 	params.Backoff.MaxDelay = reconnectMax
 	return params
 }
+
+// KeyPrefix returns the prefix of every key of a cluster, "/trivet/<cluster>/".
+func KeyPrefix(cluster string) string { return "/trivet/" + cluster + "/" }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 )
 
 // shutdownTimeout is how long running requests may go on when Serve ends.
@@ -60,7 +61,7 @@ type AdminDeps struct {
 	Live, Ready *Checks
 	// Loops returns the value of /loops, which is served as JSON; nil means an empty list.
 	Loops func() any
-	// LogLevel is the level that LogLevelPath shows and changes; nil means no such path.
+	// LogLevel is the level that loglevel.Path shows and changes; nil means no such path.
 	LogLevel *LogLevel
 	// Flags are the values of all flags, which FlagsPath shows; nil means no such path.
 	Flags map[string]string
@@ -164,10 +165,10 @@ func routes(cfg AdminConfig, deps AdminDeps) http.Handler {
 		routeProfiles(mux)
 	}
 	if deps.LogLevel != nil {
-		paths += LogLevelPath + "  the log level; PUT ?level=debug&for=10m changes it\n"
-		mux.HandleFunc("GET "+LogLevelPath, deps.LogLevel.serve)
-		mux.HandleFunc("PUT "+LogLevelPath, deps.LogLevel.serve)
-		mux.HandleFunc("DELETE "+LogLevelPath, deps.LogLevel.serve)
+		paths += loglevel.Path + "  the log level; PUT ?level=debug&for=10m changes it\n"
+		mux.HandleFunc("GET "+loglevel.Path, deps.LogLevel.serve)
+		mux.HandleFunc("PUT "+loglevel.Path, deps.LogLevel.serve)
+		mux.HandleFunc("DELETE "+loglevel.Path, deps.LogLevel.serve)
 	}
 	if deps.Flags != nil {
 		paths += FlagsPath + "            the values of all flags, as JSON\n"

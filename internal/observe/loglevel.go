@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 )
 
 const (
-	// LogLevelPath is the path of the log level on the admin server.
-	LogLevelPath = "/debug/log-level"
 	// defaultLogLevelTime and maxLogLevelTime bound how long a changed level lasts, so that a
 	// forgotten one does not fill a disk.
 	defaultLogLevelTime = 10 * time.Minute
@@ -73,19 +73,11 @@ func (l *LogLevel) reset() {
 	l.current.Set(l.configured)
 }
 
-// LogLevelState is the answer of LogLevelPath.
-type LogLevelState struct {
-	Level      string `json:"level"`
-	Configured string `json:"configured"`
-	// Until is when the level is the configured one again; nil if it is.
-	Until *time.Time `json:"until,omitempty"`
-}
-
 // State returns the level now.
-func (l *LogLevel) State() LogLevelState {
+func (l *LogLevel) State() loglevel.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	state := LogLevelState{Level: levelName(l.current.Level()), Configured: levelName(l.configured)}
+	state := loglevel.State{Level: levelName(l.current.Level()), Configured: levelName(l.configured)}
 	if !l.until.IsZero() {
 		until := l.until.UTC()
 		state.Until = &until

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
 )
 
@@ -58,7 +59,7 @@ func TestAdmin_LogLevelForEachCaller(t *testing.T) {
 	address := serveTLS(t, observe.AdminDeps{LogLevel: level, Access: callers.Access, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	do := func(caller httpaccesstest.Caller, method, query string) (int, string) {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), method, "https://"+address+observe.LogLevelPath+query, nil)
+		request, err := http.NewRequestWithContext(t.Context(), method, "https://"+address+loglevel.Path+query, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func TestAdmin_LogLevelForEachCaller(t *testing.T) {
 		}
 	}
 	code, body := do(httpaccesstest.Admin, http.MethodPut, "?level=debug&for=2m")
-	var state observe.LogLevelState
+	var state loglevel.State
 	if err := json.Unmarshal([]byte(body), &state); err != nil || code != http.StatusOK || state.Level != "debug" || state.Until == nil {
 		t.Errorf("PUT by admin: %d %s %v", code, body, err)
 	}
@@ -117,7 +118,7 @@ func TestAdmin_NoLevelHidesAChangeOfTheLevel(t *testing.T) {
 	address := serveTLS(t, observe.AdminDeps{LogLevel: level, Access: callers.Access, Logger: observe.NewLoggerAt(&log, cfg, level)})
 	for _, change := range []string{"level=error&for=24h", "level=debug&for=3m"} {
 		log.Reset()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://"+address+observe.LogLevelPath+"?"+change, nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://"+address+loglevel.Path+"?"+change, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) 
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	gone, err := etcd.Delete(t.Context(), term.Prefix("stubborn")+"terms/", clientv3.WithPrefix())
+	gone, err := etcd.Delete(t.Context(), etcdconn.KeyPrefix("stubborn")+"terms/", clientv3.WithPrefix())
 	if err != nil || gone.Deleted != 1 {
 		t.Fatalf("delete the term's key: %v, %v", gone, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -374,7 +375,7 @@ func TestDirectory_FollowsMembersOfEveryService(t *testing.T) {
 	join(t, etcd(t), "b", nil, shards(0), inService("slicesvc"))
 	leaving := join(t, etcd(t), "a", nil, shards(0), inService("slicesvc"))
 	join(t, etcd(t), "z", nil, shards(0), inService("bootstrapsvc"))
-	if _, err := client.Put(t.Context(), term.Prefix(clusterName(t))+"members/slicesvc/odd", "{"); err != nil {
+	if _, err := client.Put(t.Context(), etcdconn.KeyPrefix(clusterName(t))+"members/slicesvc/odd", "{"); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, changed)

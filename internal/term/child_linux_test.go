@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -92,7 +93,7 @@ func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Te
 func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	cluster := etcd(t)
 	client := dial(t, cluster, &faultyConn{})
-	counter := fmt.Sprintf("%scounter-%d", term.Prefix(clusterName(t)), time.Now().UnixNano())
+	counter := fmt.Sprintf("%scounter-%d", etcdconn.KeyPrefix(clusterName(t)), time.Now().UnixNano())
 	c := child{
 		Endpoints: cluster.EtcdEndpoints(), TTL: 2 * time.Second, Counter: counter,
 		Member: term.Member{ID: "a", Service: service, Cluster: clusterName(t), StartTime: time.Now()},

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
@@ -68,7 +69,7 @@ func TestFault_GuardRefusesOldEpoch(t *testing.T) {
 	client := dial(t, etcd(t), &faultyConn{})
 	write := func(held *term.Term) bool {
 		answer, err := client.Txn(t.Context()).If(held.Guard()).
-			Then(clientv3.OpPut(term.Prefix(clusterName(t))+"written", fmt.Sprint(held.Epoch()))).Commit()
+			Then(clientv3.OpPut(etcdconn.KeyPrefix(clusterName(t))+"written", fmt.Sprint(held.Epoch()))).Commit()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +289,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	}
 	for range 10 {
 		var err error
-		if answer, err = client.Put(t.Context(), term.Prefix(clusterName(t))+"noise", "x"); err != nil {
+		if answer, err = client.Put(t.Context(), etcdconn.KeyPrefix(clusterName(t))+"noise", "x"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -306,7 +307,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "compacted") {
 		t.Errorf("the watch never met the compaction, so this test shows nothing; log:\n%s", text)
 	}
-	if _, err := client.Delete(t.Context(), term.Prefix(clusterName(t))+"noise"); err != nil {
+	if _, err := client.Delete(t.Context(), etcdconn.KeyPrefix(clusterName(t))+"noise"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.leave(); err != nil {
@@ -334,7 +335,7 @@ func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
 	if err := p.leave(); err == nil || !strings.Contains(err.Error(), "bodies of shards 0 did not return") {
 		t.Errorf("Run = %v, want it to name the body", err)
 	}
-	left, err := client.Get(t.Context(), term.Prefix(clusterName(t)), clientv3.WithPrefix())
+	left, err := client.Get(t.Context(), etcdconn.KeyPrefix(clusterName(t)), clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}

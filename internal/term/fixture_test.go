@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
@@ -93,9 +94,11 @@ func clusterName(t testing.TB) string {
 }
 
 func membersPrefix(t testing.TB) string {
-	return term.Prefix(clusterName(t)) + "members/" + service + "/"
+	return etcdconn.KeyPrefix(clusterName(t)) + "members/" + service + "/"
 }
-func termsPrefix(t testing.TB) string        { return term.Prefix(clusterName(t)) + "terms/" + service + "/" }
+func termsPrefix(t testing.TB) string {
+	return etcdconn.KeyPrefix(clusterName(t)) + "terms/" + service + "/"
+}
 func termKey(t testing.TB, shard int) string { return fmt.Sprintf("%s%d", termsPrefix(t), shard) }
 
 // faultyConn injects faults into the connection of one client.

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
@@ -161,7 +162,7 @@ func wantNoViolations(t *testing.T, h *history) {
 // wantNoKeys checks that the shared etcd has no key of the test.
 func wantNoKeys(t *testing.T) {
 	t.Helper()
-	left, err := dial(t, etcd(t), &faultyConn{}).Get(t.Context(), term.Prefix(clusterName(t)), clientv3.WithPrefix())
+	left, err := dial(t, etcd(t), &faultyConn{}).Get(t.Context(), etcdconn.KeyPrefix(clusterName(t)), clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}

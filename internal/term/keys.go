@@ -12,13 +12,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
-// Prefix returns the prefix of every key of a cluster, "/trivet/<cluster>/".
-func Prefix(cluster string) string { return "/trivet/" + cluster + "/" }
-
-func membersPrefix(cluster string) string { return Prefix(cluster) + "members/" }
+func membersPrefix(cluster string) string { return etcdconn.KeyPrefix(cluster) + "members/" }
 
 // keys are the keys of one service in one cluster.
 type keys struct {
@@ -31,7 +29,7 @@ func keysOf(cluster, service string) keys {
 	return keys{
 		service: service,
 		members: membersPrefix(cluster) + service + "/",
-		terms:   Prefix(cluster) + "terms/" + service + "/",
+		terms:   etcdconn.KeyPrefix(cluster) + "terms/" + service + "/",
 	}
 }
 

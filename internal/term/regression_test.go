@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
@@ -51,7 +52,7 @@ func candidates() method {
 	return method{
 		enter:   func(t *testing.T, id string, r *faultproxy.Relay) contender { return enterCandidate(t, id, r) },
 		leading: func(t *testing.T) string { return termsPrefix(t) },
-		present: func(t *testing.T) string { return term.Prefix(clusterName(t)) },
+		present: func(t *testing.T) string { return etcdconn.KeyPrefix(clusterName(t)) },
 	}
 }
 
@@ -188,7 +189,7 @@ func boundTo(t *testing.T, client *clientv3.Client, lease clientv3.LeaseID, pref
 // compact writes a key and compacts etcd at that revision.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	noise := term.Prefix(clusterName(t)) + "noise"
+	noise := etcdconn.KeyPrefix(clusterName(t)) + "noise"
 	if _, err := client.Put(t.Context(), noise, "x"); err != nil {
 		t.Fatal(err)
 	}

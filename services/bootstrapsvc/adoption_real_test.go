@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -54,7 +55,7 @@ func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontro
 	}, parts{
 		allocations: emptyCluster{}, ranges: emptyRanges{}, repairs: emptyStore{},
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
-		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), probe: (&fakeProber{}).Probe,
+		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, etcdconn.KeyPrefix("adoption"), member.ID), probe: (&fakeProber{}).Probe,
 		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read, probeOf: func(netip.Addr) apiserverscontroller.Probe { return adopted },
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/process"
@@ -97,7 +98,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return assemble(cfg, deps, parts{
 		local:        local,
 		objects:      baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics),
-		keys:         newRegistry(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
+		keys:         newRegistry(deps.Etcd, etcdconn.KeyPrefix(deps.Member.Cluster), deps.Member.ID),
 		probe:        apiserverscontroller.NewProber(deps.KubeConfig, local.url).Probe,
 		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix).Read,
 		lookupIP:     net.DefaultResolver.LookupNetIP,
@@ -107,7 +108,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		},
 		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger, kubewatch.NewMetrics(deps.Metrics)),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
-		repairs:     repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
+		repairs:     repairstore.New(deps.Etcd, etcdconn.KeyPrefix(deps.Member.Cluster)),
 	})
 }
 

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -32,7 +32,7 @@ func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 	stored := map[int]string{0: "not a checkpoint", 1: "", 2: string(good[:len(good)-3]), 3: string(future), 4: strings.Repeat("x", 1<<20)}
 	stored[elsewhere] = string(checkpoint.Encode([]checkpoint.Entry{entryOf("node", "stranger", time.Hour), entryOf("former", "n1", time.Hour)}))
 	for number, value := range stored {
-		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", term.Prefix(p.cluster), number)
+		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", etcdconn.KeyPrefix(p.cluster), number)
 		if _, err := etcd.Put(t.Context(), key, value); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 				}
 			}
 		}
-		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", term.Prefix(p.cluster), number)
+		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", etcdconn.KeyPrefix(p.cluster), number)
 		if _, err := etcd.Put(t.Context(), key, string(checkpoint.Encode(entries))); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -163,11 +164,11 @@ type claim struct {
 func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision int64) map[claim]string {
 	t.Helper()
 	const end = "members/end-of-history"
-	if _, err := etcd.Put(t.Context(), term.Prefix(cluster)+end, "{}"); err != nil {
+	if _, err := etcd.Put(t.Context(), etcdconn.KeyPrefix(cluster)+end, "{}"); err != nil {
 		t.Fatal(err)
 	}
 	claims := map[claim]string{}
-	prefix := term.Prefix(cluster)
+	prefix := etcdconn.KeyPrefix(cluster)
 	for response := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
 		if err := response.Err(); err != nil {
 			t.Fatal(err)

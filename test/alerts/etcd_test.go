@@ -9,14 +9,14 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 )
 
 // revokeOneSession revokes the etcd lease of a replica of a service.
 func (w *world) revokeOneSession(ctx context.Context, service string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	members, err := w.etcd.Get(ctx, term.Prefix(clusterName)+"members/"+service+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+	members, err := w.etcd.Get(ctx, etcdconn.KeyPrefix(clusterName)+"members/"+service+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
 	if err != nil || len(members.Kvs) == 0 {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/nodecluster"
 )
 
@@ -228,12 +229,17 @@ func previousArchive(t *testing.T) string {
 	checkOut(t, *previousCommit, source)
 	// The same flags as those of `make image`, so that packages that have not changed are not
 	// compiled.
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
-		"./cmd/leasesvc", "./cmd/bootstrapsvc", "./cmd/slicesvc", "./cmd/gateway", "./cmd/trivet-agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/", "./cmd/...")
 	build.Dir = source
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", *previousCommit, err, output)
+	}
+	// Older commits have a command for each server.
+	if _, err := os.Stat(filepath.Join(binaries, "leasesvc")); errors.Is(err, os.ErrNotExist) {
+		if err := gobuild.LinkServers(binaries); err != nil {
+			t.Fatal(err)
+		}
 	}
 	programs, err := filepath.Glob(filepath.Join(binaries, "*"))
 	if err != nil {

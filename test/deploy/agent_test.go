@@ -12,13 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 )
 
 // The agent's command line is not a package that a test of another folder may import, so its help
 // says which flags it takes.
 func TestAgent_TakesEveryFlag(t *testing.T) {
 	tellCache(t, "../../cmd/trivet-agent")
-	help, err := exec.CommandContext(t.Context(), "go", "run", "../../cmd/trivet-agent", "--help").CombinedOutput()
+	help, err := exec.CommandContext(t.Context(), gobuild.Command(t, "trivet-agent"), "--help").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, help)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -144,8 +145,8 @@ func TestCerts_JobInstallsWithItsOwnRoles(t *testing.T) {
 	found := pods(t, objects)
 	for _, step := range []struct{ pod, want string }{{"job/certs", "created"}, {"cronjob/certs", "unchanged"}} {
 		container := found[step.pod].Containers[0]
-		arguments := slices.Concat([]string{"run", "../../cmd" + container.Command[0]}, container.Args, []string{"--kubeconfig=" + kubeconfig})
-		output, err := exec.CommandContext(t.Context(), "go", arguments...).CombinedOutput()
+		command := gobuild.Command(t, strings.TrimPrefix(container.Command[0], "/"))
+		output, err := exec.CommandContext(t.Context(), command, append(container.Args, "--kubeconfig="+kubeconfig)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", step.pod, err, output)
 		}

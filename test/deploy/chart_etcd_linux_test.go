@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -43,7 +44,7 @@ func TestEmbeddedEtcd_MembersServeWithTheirOwnCertificates(t *testing.T) {
 	if err := cluster.WriteKubeconfig(kubeconfig, username("certs"), "system:serviceaccounts"); err != nil {
 		t.Fatal(err)
 	}
-	job := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"run", "../../cmd/trivet"}, jobArguments(t, objects), []string{"--kubeconfig=" + kubeconfig})...)
+	job := exec.CommandContext(t.Context(), gobuild.Command(t, "trivet"), append(jobArguments(t, objects), "--kubeconfig="+kubeconfig)...)
 	if output, err := job.CombinedOutput(); err != nil {
 		t.Fatalf("the Job: %v\n%s", err, output)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -64,7 +66,7 @@ func (r *running) commands(t *testing.T, texts []string, lines ...string) {
 		script += "; trivet " + line
 	}
 	command := exec.CommandContext(ctx, "sh", "-c", script)
-	command.Env = append(command.Environ(), "PATH="+binaries(t)+":/usr/bin:/bin")
+	command.Env = append(command.Environ(), "PATH="+filepath.Dir(gobuild.Command(t, "trivet"))+":/usr/bin:/bin")
 	output, _ := command.CombinedOutput() // trivet findings and status end with 1 while something is wrong
 	for _, text := range texts {
 		if !strings.Contains(string(output), text) {

@@ -19,6 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 )
 
 // identities issues the certificates of all processes of this binary's tests. Its methods are safe
@@ -128,7 +129,7 @@ func httpClient(files identity.Files) (*http.Client, error) {
 func trivet(ctx context.Context, t *testing.T, server string, args ...string) *exec.Cmd {
 	t.Helper()
 	admin := identitiesOf(t).admin
-	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), append(args, "--server", server)...)
+	command := exec.CommandContext(ctx, gobuild.Command(t, "trivet"), append(args, "--server", server)...)
 	command.Env = append(os.Environ(), "TRIVET_CA_FILE="+admin.CAFile, "TRIVET_CERT_FILE="+admin.CertFile, "TRIVET_KEY_FILE="+admin.KeyFile)
 	return command
 }

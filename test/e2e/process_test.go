@@ -17,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -35,7 +36,7 @@ func run(t *testing.T, name string, args ...string) *running {
 	t.Helper()
 	temporary := t.TempDir()
 	r := &running{
-		command: exec.Command(filepath.Join(binaries(t), name), args...),
+		command: exec.Command(gobuild.Command(t, name), args...),
 		output:  &testkit.LogBuffer{}, ended: make(chan struct{}),
 	}
 	r.command.Stdout, r.command.Stderr = r.output, r.output

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -190,14 +191,14 @@ func suggestedStatusWorks(t *testing.T, up *running) {
 		t.Fatal("trivet up suggests no curl command")
 	}
 	for _, command := range []string{
-		". " + up.field(t, "settings") + "; " + filepath.Join(binaries(t), "trivet") + " status --wait --wait-duration 15s",
+		". " + up.field(t, "settings") + "; " + gobuild.Command(t, "trivet") + " status --wait --wait-duration 15s",
 		"curl --silent --fail " + curl[1],
 	} {
 		if output, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", command, err, output)
 		}
 	}
-	anonymous := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", strings.Fields(up.lineOf(t, "gateway"))[1])
+	anonymous := exec.CommandContext(ctx, gobuild.Command(t, "trivet"), "status", "--server", strings.Fields(up.lineOf(t, "gateway"))[1])
 	if output, err := anonymous.CombinedOutput(); err == nil {
 		t.Errorf("trivet status without a certificate:\n%s", output)
 	}

@@ -8,13 +8,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
@@ -81,10 +80,8 @@ func checkJSON(url string) ([]byte, error) {
 // obeys.
 func (w *world) checkCommand(arguments []string) {
 	w.Helper()
-	program, err := buildCLI()
-	w.must(err)
 	var output bytes.Buffer
-	command := exec.CommandContext(w.Context(), program, append(arguments, "--server="+w.grpcAddress)...)
+	command := exec.CommandContext(w.Context(), gobuild.Command(w, "trivet"), append(arguments, "--server="+w.grpcAddress)...)
 	command.Stdout, command.Stderr = &output, &output
 	command.Env = append(os.Environ(), "HOME="+w.dir, "XDG_RUNTIME_DIR="+w.dir)
 	if err := command.Run(); err != nil {
@@ -114,18 +111,3 @@ func controlCharacter(output []byte) int {
 	}
 	return -1
 }
-
-var buildCLI = sync.OnceValues(func() (string, error) {
-	executable, err := os.Executable() // in the folder that `go test` removes at the end
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(filepath.Dir(executable), "trivet-cli")
-	build := exec.Command("go", "build", "-o", program, "./cmd/trivet")
-	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as `make run` builds; the race detector's tests have cgo
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the command: %w\n%s", err, output)
-	}
-	return program, nil
-})

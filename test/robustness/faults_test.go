@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
@@ -204,7 +204,7 @@ func (w *world) revoke(target *slot) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	answer, err := w.etcd.Get(ctx, term.Prefix(clusterName)+"members/"+target.service+"/"+id)
+	answer, err := w.etcd.Get(ctx, etcdconn.KeyPrefix(clusterName)+"members/"+target.service+"/"+id)
 	if err != nil {
 		return err
 	}

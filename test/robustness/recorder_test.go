@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -214,8 +214,8 @@ func (r *recorder) take(event *clientv3.Event, at time.Duration) {
 	key, revision, gone := string(event.Kv.Key), event.Kv.ModRevision, event.Type == mvccpb.DELETE
 	var err error
 	switch {
-	case strings.HasPrefix(key, term.Prefix(clusterName)):
-		err = r.takeOwn(strings.TrimPrefix(key, term.Prefix(clusterName)), event, at)
+	case strings.HasPrefix(key, etcdconn.KeyPrefix(clusterName)):
+		err = r.takeOwn(strings.TrimPrefix(key, etcdconn.KeyPrefix(clusterName)), event, at)
 	case strings.HasPrefix(key, nodesPrefix):
 		err = r.takeNode(history.NodeVersion{Revision: revision, At: at, Name: strings.TrimPrefix(key, nodesPrefix), Gone: gone}, event.Kv.Value)
 	case strings.HasPrefix(key, leasesPrefix):

@@ -279,7 +279,7 @@ func TestArchive_OfSeveralPlatforms(t *testing.T) {
 	if err := validate.Image(docker, validate.Fast); err != nil {
 		t.Error(err)
 	}
-	entryNamed(t, imageEntries(t, docker), "leasesvc")
+	entryNamed(t, imageEntries(t, docker), "trivet-server")
 }
 
 // descriptorOf returns the first descriptor in the index.json of a layout.

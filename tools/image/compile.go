@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ const (
 	buildTags = "grpcnotrace"
 	// interruptGrace is what the go command gets to remove its work directory after an interrupt.
 	interruptGrace = 10 * time.Second
+	serverCommand  = "trivet-server"
 )
 
 // compiler builds the commands of the repository at root.
@@ -32,9 +34,16 @@ type compiler struct {
 	version string // what the commands say with --version
 }
 
-// compile builds all of ./cmd/... for a platform into the directory dir. Equal sources and versions
-// of Go make equal binaries, wherever the repository is and however this machine is set up. An
-// interrupted compile leaves neither processes nor temporary files.
+// commands returns the commands of the image, by the name of their package in cmd/.
+func commands() []string { return []string{"trivet", "trivet-agent", serverCommand} }
+
+// servers returns the names of the servers that the command trivet-server has. Each is a link to it
+// in the image, because a server is selected by the name under which it starts.
+func servers() []string { return []string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway"} }
+
+// compile builds the commands of the image for a platform into the directory dir. Equal sources and
+// versions of Go make equal binaries, wherever the repository is and however this machine is set
+// up. An interrupted compile leaves neither processes nor temporary files.
 func (c compiler) compile(ctx context.Context, platform v1.Platform, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -45,8 +54,12 @@ func (c compiler) compile(ctx context.Context, platform v1.Platform, dir string)
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(work, 0o755)); err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, c.goTool, "build", "-trimpath", "-buildvcs=false", "-tags", buildTags,
-		"-ldflags", "-s -w -buildid= -X "+versionVariable+"="+c.version, "-o", dir+string(filepath.Separator), "./cmd/...")
+	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags,
+		"-ldflags", "-s -w -buildid= -X " + versionVariable + "=" + c.version, "-o", dir + string(filepath.Separator)}
+	for _, name := range commands() {
+		arguments = append(arguments, "./cmd/"+name)
+	}
+	command := exec.CommandContext(ctx, c.goTool, arguments...)
 	command.Dir = c.root
 	command.Env = append(compileEnvironment(os.Environ(), platform), "GOTMPDIR="+work)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -84,7 +97,8 @@ func compileEnvironment(environment []string, platform v1.Platform) []string {
 }
 
 // trivetLayers returns the files of Trivet's image, as layers: the base, then the commands, which
-// dir holds. Everything that the image has is named here and in the functions that this one calls.
+// dir holds, and the links to trivet-server. Everything that the image has is named here and in the
+// functions that this one calls.
 //
 // The commands share a layer, because they are linked from the same packages: a layer for each is
 // half as large again. No layer would be shared with another version, because each command has its
@@ -94,16 +108,12 @@ func trivetLayers(dir string) ([][]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
+	var programs []file
+	for _, name := range commands() {
+		programs = append(programs, file{path: "/" + name, mode: 0o755, source: filepath.Join(dir, name)})
 	}
-	var commands []file
-	for _, entry := range entries {
-		commands = append(commands, file{path: "/" + entry.Name(), mode: 0o755, source: filepath.Join(dir, entry.Name())})
+	for _, name := range servers() {
+		programs = append(programs, file{path: "/" + name, mode: fs.ModeSymlink | 0o777, link: serverCommand})
 	}
-	if len(commands) == 0 {
-		return nil, errors.New("no command is built")
-	}
-	return [][]file{append(baseFiles(), authorities...), commands}, nil
+	return [][]file{append(baseFiles(), authorities...), programs}, nil
 }

@@ -72,7 +72,7 @@ func newBuild(t *testing.T, r release) (*builder, string) {
 	t.Helper()
 	dir := t.TempDir()
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
-		for _, name := range []string{"leasesvc", "trivet"} {
+		for _, name := range []string{"trivet", "trivet-agent", "trivet-server"} {
 			writeFile(t, dir, filepath.Join(arch, name), 0o700, tinyBinary(machine, false, name), time.Now())
 		}
 	}
@@ -101,6 +101,7 @@ type tarEntry struct {
 	mode     int64
 	uid, gid int
 	time     int64
+	link     string // target of a symbolic link
 	content  string
 }
 
@@ -119,7 +120,7 @@ func tarEntries(t *testing.T, stream io.Reader) []tarEntry {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries = append(entries, tarEntry{header.Name, header.Mode, header.Uid, header.Gid, header.ModTime.Unix(), string(content)})
+		entries = append(entries, tarEntry{header.Name, header.Mode, header.Uid, header.Gid, header.ModTime.Unix(), header.Linkname, string(content)})
 	}
 }
 

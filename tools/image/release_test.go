@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestBuild_EqualSourcesMakeEqualOutput(t *testing.T) {
 	var built [2]map[string]string
 	for i, changed := range []time.Time{time.Unix(1_000_000_000, 0), time.Now()} {
 		b, dir := newBuild(t, testRelease())
-		for _, binary := range []string{"amd64/leasesvc", "arm64/trivet"} {
+		for _, binary := range []string{"amd64/trivet-server", "arm64/trivet"} {
 			if err := os.Chtimes(filepath.Join(dir, binary), changed, changed); err != nil {
 				t.Fatal(err)
 			}
@@ -141,9 +142,15 @@ func requireImage(t *testing.T, image v1.Image, architecture string) {
 	}
 	var names []string
 	for _, entry := range imageEntries(t, image) {
-		names = append(names, entry.name)
+		name := entry.name
+		if entry.link != "" {
+			name += " -> " + entry.link
+		}
+		names = append(names, name)
 	}
-	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt", "tmp/", "leasesvc", "trivet"}
+	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt", "tmp/",
+		"bootstrapsvc -> trivet-server", "gateway -> trivet-server", "leasesvc -> trivet-server", "slicesvc -> trivet-server",
+		"trivet", "trivet-agent", "trivet-server"}
 	if !slices.Equal(names, want) {
 		t.Errorf("files are %v, want %v", names, want)
 	}
@@ -168,7 +175,7 @@ func TestBuild_CompilesAsReproducibleBuildsMust(t *testing.T) {
 		t.Fatalf("the go command was called %d times", len(lines))
 	}
 	for i, platform := range []string{"linux/amd64", "linux/arm64"} {
-		for _, part := range []string{platform + " cgo=0 flags= build -trimpath -buildvcs=false -tags grpcnotrace -ldflags -s -w -buildid= -X ", ".version=v1.2.3 -o ", " ./cmd/..."} {
+		for _, part := range []string{platform + " cgo=0 flags= build -trimpath -buildvcs=false -tags grpcnotrace -ldflags -s -w -buildid= -X ", ".version=v1.2.3 -o ", " ./cmd/trivet ./cmd/trivet-agent ./cmd/trivet-server"} {
 			if !strings.Contains(lines[i], part) {
 				t.Errorf("call %q lacks %q", lines[i], part)
 			}
@@ -234,9 +241,17 @@ func TestTree_HasTheFilesOfTheImage(t *testing.T) {
 	if err := writeTrivetTree(t.Context(), b.compiler, b.platforms[0], tree, b.progress); err != nil {
 		t.Fatal(err)
 	}
-	written := 0
+	written, links := 0, 0
 	for _, entry := range imageEntries(t, content.preferred) {
-		info, err := os.Stat(filepath.Join(tree, entry.name))
+		target := filepath.Join(tree, entry.name)
+		if entry.link != "" {
+			if link, err := os.Readlink(target); err != nil || link != entry.link {
+				t.Errorf("%s is a link to %q in the tree (%v), to %q in the image", entry.name, link, err, entry.link)
+			}
+			links++
+			continue
+		}
+		info, err := os.Stat(target)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -252,8 +267,42 @@ func TestTree_HasTheFilesOfTheImage(t *testing.T) {
 			written++
 		}
 	}
-	if files := len(outputs(t, tree)); files != written {
-		t.Errorf("the tree has %d files, the image %d", files, written)
+	if files := len(outputs(t, tree)); files != written+links {
+		t.Errorf("the tree has %d files and links, the image %d and %d", files, written, links)
+	}
+}
+
+// A manifest that starts a command by its name in the image starts one that the image has. The
+// chart's templates name the servers by a variable; tests of the chart compare what they render to.
+func TestImage_HasTheCommandsOfTheManifests(t *testing.T) {
+	layers, err := trivetLayers(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inImage, started := map[string]bool{}, map[string]bool{}
+	for _, f := range slices.Concat(layers...) {
+		inImage[f.path] = f.mode.Perm()&0o111 != 0 && !f.mode.IsDir()
+	}
+	err = filepath.WalkDir(filepath.Join(repository, "deploy"), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || entry.Type()&os.ModeSymlink != 0 {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, command := range regexp.MustCompile(`(?m)^\s*command: \[(/[\w-]+)\]`).FindAllStringSubmatch(string(content), -1) {
+			started[command[1]] = true
+			if !inImage[command[1]] {
+				t.Errorf("%s starts %s, which the image does not have", path, command[1])
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(servers(), "trivet", "trivet-agent") {
+		if !started["/"+name] {
+			t.Errorf("no manifest starts /%s", name)
+		}
 	}
 }
 
@@ -274,7 +323,7 @@ func TestBill_NamesBinariesModulesAndAuthorities(t *testing.T) {
 	for _, component := range *bill.Components {
 		references[component.BOMRef] = component
 	}
-	for _, want := range []string{"/leasesvc", "/trivet", "pkg:golang/example.com/linked@v1.2.3", "pkg:golang/std@1.26.8"} {
+	for _, want := range []string{"/trivet", "/trivet-agent", "/trivet-server", "pkg:golang/example.com/linked@v1.2.3", "pkg:golang/std@1.26.8"} {
 		if references[want].BOMRef == "" {
 			t.Errorf("%s is missing in %v", want, slices.Sorted(maps.Keys(references)))
 		}

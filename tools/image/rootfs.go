@@ -29,10 +29,11 @@ const (
 	rootsPath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// file is one file or directory of an image. Its owner is root.
+// file is one file, directory or symbolic link of an image. Its owner is root.
 type file struct {
 	path    string      // in the image, absolute
-	mode    fs.FileMode // with fs.ModeDir for a directory
+	mode    fs.FileMode // with fs.ModeDir for a directory, fs.ModeSymlink for a link
+	link    string      // target of a symbolic link
 	content []byte      // if source is empty
 	source  string      // path on this machine
 }
@@ -152,8 +153,12 @@ func writeTarFile(archive *tar.Writer, f file) error {
 	if f.mode&fs.ModeSticky != 0 {
 		header.Mode |= 0o1000
 	}
-	if f.mode.IsDir() {
+	switch f.mode.Type() {
+	case fs.ModeDir:
 		header.Typeflag, header.Name = tar.TypeDir, header.Name+"/"
+		return archive.WriteHeader(header)
+	case fs.ModeSymlink:
+		header.Typeflag, header.Linkname = tar.TypeSymlink, f.link
 		return archive.WriteHeader(header)
 	}
 	content, size, err := f.open()
@@ -171,6 +176,9 @@ func writeTarFile(archive *tar.Writer, f file) error {
 
 // writeTree writes files below dir with the modes that they have in the image.
 func writeTree(dir string, files []file) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	for _, f := range files {
 		if err := writeTreeFile(filepath.Join(dir, filepath.FromSlash(f.path)), f); err != nil {
 			return fmt.Errorf("write %s: %w", f.path, err)
@@ -180,11 +188,14 @@ func writeTree(dir string, files []file) error {
 }
 
 func writeTreeFile(target string, f file) error {
-	if f.mode.IsDir() {
+	switch f.mode.Type() {
+	case fs.ModeDir:
 		if err := os.MkdirAll(target, 0o755); err != nil {
 			return err
 		}
 		return os.Chmod(target, f.mode) // whatever the umask is
+	case fs.ModeSymlink:
+		return os.Symlink(f.link, target)
 	}
 	content, _, err := f.open()
 	if err != nil {

@@ -30,13 +30,9 @@ func billOfMaterials(image platformImage, r release) ([]byte, error) {
 		return nil, err
 	}
 	bill := newBill(r)
-	entries, err := os.ReadDir(image.binaries)
-	if err != nil {
-		return nil, err
-	}
-	for _, entry := range entries {
-		if err := bill.addBinary(filepath.Join(image.binaries, entry.Name())); err != nil {
-			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
+	for _, name := range commands() {
+		if err := bill.addBinary(filepath.Join(image.binaries, name)); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	roots, err := rootsComponent()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
@@ -30,4 +31,6 @@ func NewTerm(shard int, epoch int64) (*term.Term, context.Context, func()) {
 	return t, t.Context(), func() { lease.End(ErrEnded) }
 }
 
-func key(shard int) string { return fmt.Sprintf("%sterms/termtest/%d", term.Prefix("termtest"), shard) }
+func key(shard int) string {
+	return fmt.Sprintf("%sterms/termtest/%d", etcdconn.KeyPrefix("termtest"), shard)
+}

@@ -18,7 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/internal/child"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
@@ -265,7 +265,7 @@ func (fx *fixture) drainRecorder() error {
 func (fx *fixture) writeMarker() (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	answer, err := fx.client.Put(ctx, term.Prefix(cluster)+"checkpoints/marker", "")
+	answer, err := fx.client.Put(ctx, etcdconn.KeyPrefix(cluster)+"checkpoints/marker", "")
 	if err != nil {
 		return 0, fmt.Errorf("write a marker: %w", err)
 	}

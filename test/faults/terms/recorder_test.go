@@ -11,7 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
@@ -29,7 +29,7 @@ type recorder struct {
 // follow watches until ctx ends.
 func (r *recorder) follow(ctx context.Context, client *clientv3.Client) {
 	for ctx.Err() == nil {
-		for answer := range client.Watch(ctx, term.Prefix(cluster), clientv3.WithPrefix(), clientv3.WithRev(r.lastRevision()+1)) {
+		for answer := range client.Watch(ctx, etcdconn.KeyPrefix(cluster), clientv3.WithPrefix(), clientv3.WithRev(r.lastRevision()+1)) {
 			if err := answer.Err(); err != nil {
 				r.fail(err)
 				return

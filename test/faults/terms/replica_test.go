@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
@@ -31,10 +32,12 @@ const (
 	opTimeout = 500 * time.Millisecond
 )
 
-func termsPrefix() string          { return term.Prefix(cluster) + "terms/" + service + "/" }
-func registersPrefix() string      { return term.Prefix(cluster) + "checkpoints/" + service + "/" }
+func termsPrefix() string          { return etcdconn.KeyPrefix(cluster) + "terms/" + service + "/" }
+func registersPrefix() string      { return etcdconn.KeyPrefix(cluster) + "checkpoints/" + service + "/" }
 func registerKey(shard int) string { return fmt.Sprintf("%s%d", registersPrefix(), shard) }
-func memberKey(id string) string   { return term.Prefix(cluster) + "members/" + service + "/" + id }
+func memberKey(id string) string {
+	return etcdconn.KeyPrefix(cluster) + "members/" + service + "/" + id
+}
 
 // format and parse convert a register to and from its value in etcd.
 func format(r history.Register) string { return fmt.Sprintf("%d %s", r.Epoch, r.ID) }

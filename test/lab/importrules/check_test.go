@@ -34,6 +34,8 @@ func TestCheck_EveryBreachIsFound(t *testing.T) {
 		"proto outside the API":       {"services/leasesvc/config.go", "package leasesvc\n\nimport _ \"github.com/trivet-dev/trivet/proto/trivet/lease/v1\"\n", "only internal/api handles"},
 		"proto in an adapter":         {"services/leasesvc/internal/leaseobject/a.go", "package leaseobject\n\nimport _ \"github.com/trivet-dev/trivet/proto/trivet/lease/v1\"\n", "only internal/api handles"},
 		"agent uses service":          {"agent/a.go", "package agent\n\nimport _ \"github.com/trivet-dev/trivet/services/leasesvc\"\n", "must not pull a server"},
+		"command line uses a server":  {"cmd/trivet/internal/check/a.go", "package check\n\nimport _ \"github.com/trivet-dev/trivet/internal/observe\"\n", "trivet is a client"},
+		"its package uses a server":   {"internal/etcdconn/a.go", "package etcdconn\n\nimport _ \"github.com/trivet-dev/trivet/internal/term\"\n", "trivet is a client"},
 		"product uses the laboratory": {"internal/loop/a.go", "package loop\n\nimport _ \"github.com/trivet-dev/trivet/test/lab/devcluster\"\n", "the product needs no test"},
 		"product uses a test kit":     {"services/slicesvc/a.go", "package slicesvc\n\nimport _ \"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest\"\n", "the product needs no test"},
 		"upstream in the root":        {"services/slicesvc/a_test.go", "package slicesvc\n\nimport _ \"k8s.io/endpointslice\"\n", "stay in modules of their own"},

@@ -38,6 +38,11 @@ const (
 	gatewayDomains   = `(history|merge|verdict)`
 )
 
+// commandLine are the shared packages of the command line, which import each other and no other
+// package of the repository. So no package of a server is linked into trivet, not even through
+// another package.
+const commandLine = `internal/(cli/\w+|atomicfile|certs|etcdconn|identity|observe/loglevel|prototime|roles|rpcclient|rpcerror)`
+
 var bans = []ban{
 	{
 		from: domains, to: `^(context|log/slog|net/http|os|log|math/rand)$|^google\.golang\.org/grpc|^go\.etcd\.io/|^k8s\.io/client-go|^github\.com/prometheus/`,
@@ -107,6 +112,14 @@ var bans = []ban{
 	{
 		from: `^agent/`, to: `^` + module + `(services|gateway|cmd)(/|$)`,
 		because: "the client must not pull a server into its users' programs",
+	},
+	{
+		from: `^(cmd/trivet|` + commandLine + `)/`, to: `^` + module,
+		except: []string{
+			` imports ` + module + `(` + commandLine + `|proto/.*|deploy)$`,
+			`^cmd/trivet/.* imports ` + module + `cmd/trivet/internal/\w+$`,
+		},
+		because: "trivet is a client: it links no server, and neither do the packages that it shares with servers",
 	},
 	{
 		from: `^(agent|cmd|deploy|gateway|internal|services)/`, to: `^` + module + `(test/|.*test$)`,

@@ -11,10 +11,12 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 )
 
 // WriteImage writes an image with static binaries in its root directory, and nothing else, as an
-// archive that `docker save` would write. The first binary is its default command.
+// archive that `docker save` would write. The first binary is its default command. A binary that is
+// a link to another one is a link in the image, too.
 func WriteImage(out, name string, binaries ...string) error {
 	layer := out + ".layer"
 	defer os.Remove(layer)
@@ -65,6 +67,13 @@ func writeLayer(file string, binaries []string) (digest string, err error) {
 			return err
 		}
 		for _, binary := range binaries {
+			target, err := os.Readlink(binary)
+			if err == nil && slices.ContainsFunc(binaries, func(other string) bool { return filepath.Base(other) == target }) {
+				if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: path.Base(binary), Linkname: target, Mode: 0o777}); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := addFile(archive, path.Base(binary), binary, 0o755); err != nil {
 				return err
 			}

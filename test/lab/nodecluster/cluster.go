@@ -309,7 +309,7 @@ func (c *Cluster) writeImages() error {
 
 func (c *Cluster) trivetPrograms() []string {
 	var programs []string
-	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway", "trivet", "trivet-agent"} {
+	for _, name := range []string{"trivet-server", "leasesvc", "bootstrapsvc", "slicesvc", "gateway", "trivet", "trivet-agent"} {
 		if file := filepath.Join(c.config.Trivet, name); exists(file) {
 			programs = append(programs, file)
 		}

@@ -166,7 +166,11 @@ func TestWriteImage_IsAnArchiveWhoseDigestsAreRight(t *testing.T) {
 	if err := os.WriteFile(program, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteImage(archive, "localhost/program:1", program); err != nil {
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("program", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteImage(archive, "localhost/program:1", program, link); err != nil {
 		t.Fatal(err)
 	}
 	files := untar(t, archive)
@@ -197,11 +201,13 @@ func TestWriteImage_IsAnArchiveWhoseDigestsAreRight(t *testing.T) {
 	if err := os.WriteFile(layer, files["layer.tar"], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := string(untar(t, layer)["program"]); got != "content" {
-		t.Errorf("the program in the layer is %q", got)
+	inLayer := untar(t, layer)
+	if program, link := string(inLayer["program"]), string(inLayer["link"]); program != "content" || link != "-> program" {
+		t.Errorf("in the layer the program is %q and the link %q", program, link)
 	}
 }
 
+// untar returns the contents of an archive by name, and "-> target" for a link.
 func untar(t *testing.T, file string) map[string][]byte {
 	t.Helper()
 	content, err := os.Open(file)
@@ -217,6 +223,10 @@ func untar(t *testing.T, file string) map[string][]byte {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if header.Typeflag == tar.TypeSymlink {
+			files[header.Name] = []byte("-> " + header.Linkname)
+			continue
 		}
 		if files[header.Name], err = io.ReadAll(archive); err != nil {
 			t.Fatal(err)

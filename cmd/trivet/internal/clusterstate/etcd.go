@@ -25,7 +25,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/term"
 )
 
 const (
@@ -138,7 +137,7 @@ func EtcdTransaction(ctx context.Context, config etcdconn.Config, cluster string
 		return diagnosis.EtcdTransaction{}, err
 	}
 	defer closeClient(client)
-	return transact(ctx, client, term.Prefix(cluster)+"check/"+rand.Text()), nil
+	return transact(ctx, client, etcdconn.KeyPrefix(cluster)+"check/"+rand.Text()), nil
 }
 
 func transact(ctx context.Context, client *clientv3.Client, key string) diagnosis.EtcdTransaction {

@@ -25,6 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -278,7 +279,7 @@ func TestLogLevel_ChangesEveryReplica(t *testing.T) {
 	level := observe.NewLogLevel(observe.LogConfig{})
 	admin := func() string {
 		mux := http.NewServeMux()
-		mux.HandleFunc(observe.LogLevelPath, func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc(loglevel.Path, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut && r.URL.RawQuery == "for=2m0s&level=debug" {
 				_, _ = io.WriteString(w, `{"level":"debug","configured":"info","until":"2026-11-23T07:00:00Z"}`)
 				return

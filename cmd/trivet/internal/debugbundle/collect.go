@@ -19,6 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -202,7 +203,7 @@ var questions = []struct {
 	{file: "readyz.txt", path: "/readyz?verbose"},
 	{file: "loops.json", path: "/loops"},
 	{file: "flags.json", path: "/flags"},
-	{file: "log-level.json", path: "/debug/log-level"},
+	{file: "log-level.json", path: loglevel.Path},
 	{file: "metrics.txt", path: "/metrics"},
 	{file: "goroutines.txt", path: "/debug/pprof/goroutine?debug=1"},
 	{file: "heap.pb.gz", path: "/debug/pprof/heap", binary: true},

@@ -17,7 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
-	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/observe/loglevel"
 )
 
 // maxAnswer bounds the answer of a server to a change of its log level.
@@ -106,7 +106,7 @@ func (c *logLevelCommand) run(ctx context.Context, args []string) error {
 	if len(replicas) == 0 {
 		return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("there is no replica of %s", args[0])}
 	}
-	method, path := http.MethodGet, observe.LogLevelPath
+	method, path := http.MethodGet, loglevel.Path
 	switch {
 	case c.reset:
 		method = http.MethodDelete
@@ -136,7 +136,7 @@ func (c *logLevelCommand) ask(ctx context.Context, to *http.Client, method, path
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	body, _, err := client.Ask(ctx, to, method, path, maxAnswer)
-	var state observe.LogLevelState
+	var state loglevel.State
 	if err == nil {
 		err = json.Unmarshal(body, &state)
 	}

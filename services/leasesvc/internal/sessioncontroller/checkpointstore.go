@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
@@ -29,7 +30,7 @@ type CheckpointStore struct {
 
 // NewCheckpointStore returns the CheckpointStore of a service.
 func NewCheckpointStore(client clientv3.KV, cluster, service string) *CheckpointStore {
-	return &CheckpointStore{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
+	return &CheckpointStore{client: client, prefix: etcdconn.KeyPrefix(cluster) + "checkpoints/" + service + "/"}
 }
 
 func (s *CheckpointStore) key(shard int) string { return s.prefix + strconv.Itoa(shard) }

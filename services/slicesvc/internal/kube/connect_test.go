@@ -7,8 +7,8 @@ import (
 )
 
 // See doc.go. One import of a typed client links all of them.
-func TestSlicesvc_DoesNotLinkTheClientset(t *testing.T) {
-	output, err := exec.Command("go", "list", "-deps", "github.com/trivet-dev/trivet/cmd/slicesvc").Output()
+func TestSlicesvc_DoesNotImportTheClientset(t *testing.T) {
+	output, err := exec.Command("go", "list", "-deps", "github.com/trivet-dev/trivet/services/slicesvc").Output()
 	if err != nil {
 		t.Fatalf("list the dependencies of slicesvc: %v", err)
 	}
