@@ -47,7 +47,7 @@ func TestUp_DemoBreaksAndRestoresAndKilledLeavesNoProcess(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error {
 		for _, pid := range below {
 			if alive(pid) {
-				return fmt.Errorf("process %d outlived trivet up", pid)
+				return fmt.Errorf("process %d outlived trivet-lab up", pid)
 			}
 		}
 		return nil
