@@ -30,7 +30,7 @@ var buildAll = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(filepath.Dir(executable), "trivet-bin")
-	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/...")
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/...", "./test/lab/cmd/trivet-lab")
 	build.Dir = filepath.Join("..", "..")
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the commands: %w\n%s", err, output)

@@ -34,7 +34,7 @@ func startUp(t *testing.T, args ...string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := run(t, "trivet", append([]string{
+	up := run(t, "trivet-lab", append([]string{
 		"up", "--free-ports", "--assets-dir", assets, "--churn", "500ms",
 		"--nodes", fmt.Sprint(upNodes), "--services", fmt.Sprint(upServices), "--pods", fmt.Sprint(upPods),
 	}, args...)...)
@@ -236,7 +236,7 @@ func (r *running) lineOf(t *testing.T, name string) string {
 
 func TestUp_WithoutBinariesSaysWhatToDo(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", "")
-	up := run(t, "trivet", "up", "--free-ports", "--assets-dir", t.TempDir())
+	up := run(t, "trivet-lab", "up", "--free-ports", "--assets-dir", t.TempDir())
 	<-up.ended
 	if code := up.command.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code = %d, want 1", code)

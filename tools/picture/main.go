@@ -64,7 +64,7 @@ func run(ctx context.Context, out, page, size string, wait time.Duration, chromi
 // startTrivet starts a simulated cluster and returns the address of its page and a function that
 // stops it.
 func startTrivet(ctx context.Context) (string, func(), error) {
-	command := exec.CommandContext(ctx, "bin/trivet", "up", "--free-ports", "--nodes", "240", "--services", "60", "--pods", "600")
+	command := exec.CommandContext(ctx, "bin/trivet-lab", "up", "--free-ports", "--nodes", "240", "--services", "60", "--pods", "600")
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	output, err := command.StdoutPipe()
 	if err != nil {
