@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// measureUp starts `trivet-lab up` with its default fleet, waits until it reports that all servers are
-// ready, and stops it.
+// measureUp starts `trivet-lab up` with its default fleet, waits until it reports that all servers
+// are ready, and stops it.
 func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	command := exec.CommandContext(ctx, filepath.Join(cfg.binDir, "trivet-lab"), "up", "--free-ports")
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }

@@ -27,7 +27,8 @@ const (
 	upPods     = 12
 )
 
-// startUp runs `trivet-lab up` on free ports and waits until it reports that all services are ready.
+// startUp runs `trivet-lab up` on free ports and waits until it reports that all services are
+// ready.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
 	assets, err := filepath.Abs(filepath.Join("..", "..", ".assets"))

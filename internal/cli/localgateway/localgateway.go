@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// ServerVariable has the gRPC address, HTTPServerVariable the address of the page, each host:port.
+	// ServerVariable has the gRPC address, HTTPServerVariable the address of the page, each
+	// host:port.
 	ServerVariable, HTTPServerVariable = "TRIVET_SERVER", "TRIVET_HTTP_SERVER"
 	// CAFileVariable has the authorities of the gateway.
 	CAFileVariable = "TRIVET_CA_FILE"

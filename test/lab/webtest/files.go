@@ -32,8 +32,8 @@ var (
 	foreign = regexp.MustCompile(`(?i)(src|href|url|from|import|fetch)\s*[=(]?\s*["'(]?\s*(https?:)?//`)
 )
 
-// CheckFiles fails for a script that parses HTML: values come from replicas, the id of a replica may
-// be <script>, and it is text unless a script parses it. It also fails for inline code and for
+// CheckFiles fails for a script that parses HTML: values come from replicas, the id of a replica
+// may be <script>, and it is text unless a script parses it. It also fails for inline code and for
 // references to other servers, which the Content-Security-Policy refuses.
 func CheckFiles(t testing.TB, files fs.FS) {
 	t.Helper()

@@ -1,5 +1,5 @@
-// Package faultcommand is `trivet-lab break` and `trivet-lab restore`: they break a part of a running
-// `trivet-lab up --demo` on this machine, list what is broken, and restore it.
+// Package faultcommand is `trivet-lab break` and `trivet-lab restore`: they break a part of a
+// running `trivet-lab up --demo` on this machine, list what is broken, and restore it.
 package faultcommand
 
 import (
@@ -24,8 +24,8 @@ Exit codes:
   2   No trivet-lab up --demo of yours runs, or it failed.
   64  The command line is wrong, or names no part of the demo.`
 
-// NewBreakCommand returns `trivet-lab break`. lab and trivet are the paths of this executable and of
-// trivet, for the suggested commands.
+// NewBreakCommand returns `trivet-lab break`. lab and trivet are the paths of this executable and
+// of trivet, for the suggested commands.
 func NewBreakCommand(streams printer.Streams, lab, trivet string) *cobra.Command {
 	c := &caller{streams: streams, lab: lab, trivet: trivet}
 	var how string

@@ -90,8 +90,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serve answers `trivet-lab break` until ctx is done. A page cannot reach a Unix socket, so no token is
-// needed.
+// serve answers `trivet-lab break` until ctx is done. A page cannot reach a Unix socket, so no
+// token is needed.
 func (d *demo) serve(ctx context.Context) error {
 	server := &http.Server{Handler: faultcontroller.Handler(d.controller, d.cpu.Cores, ""), ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

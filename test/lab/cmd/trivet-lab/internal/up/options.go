@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// NewCommand returns `trivet-lab up`. lab and trivet are the paths of this executable and of trivet,
-// for the suggested commands. Its errors carry their exit code.
+// NewCommand returns `trivet-lab up`. lab and trivet are the paths of this executable and of
+// trivet, for the suggested commands. Its errors carry their exit code.
 func NewCommand(streams printer.Streams, lab, trivet string) *cobra.Command {
 	opts := DefaultOptions()
 	opts.Lab, opts.Trivet, opts.Env = lab, trivet, streams.Env

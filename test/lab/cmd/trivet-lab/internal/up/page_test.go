@@ -25,8 +25,8 @@ func (noActions) Restore(context.Context, fault.Fault) error { return nil }
 func (noActions) Release(context.Context, fault.Fault) error { return nil }
 func (noActions) SetSilentNodes(map[string]bool)             {}
 
-// startPage serves the page of a simulated gateway, with a demo or without, and returns its URL with
-// the key.
+// startPage serves the page of a simulated gateway, with a demo or without, and returns its URL
+// with the key.
 func startPage(t *testing.T, withDemo bool) string {
 	t.Helper()
 	gateway, err := url.Parse(webtest.StartGateway(t, web.Files(), webtest.Cluster{Nodes: 3}).URL)
