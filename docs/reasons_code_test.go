@@ -235,7 +235,7 @@ func TestReasons_OfHintsAreInTheRegistry(t *testing.T) {
 			}
 			return true
 		})
-	}, "cmd/trivet/internal/exit")
+	}, "internal/cli/exit")
 	if found == 0 {
 		t.Fatal("found no hint")
 	}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the size of the repository: lines, files and packages of hand-written Go for each part. "code" counts the lines
-# that are neither blank nor a comment.
+# that are neither blank nor a comment. The part "lab" is test/lab, and test kits beside the package whose inside they
+# need: directories whose name ends in "test".
 # Usage: tools/count.sh [REPOSITORY]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -13,6 +14,7 @@ done | awk '
 		part = path[1]
 		if (part == "services" || part == "cmd") part = part "/" path[2]
 		folder = $2; sub(/\/[^\/]*$/, "", folder)
+		if (folder ~ /^test\/lab\/|^(agent|cmd|deploy|gateway|internal|services)\/.*test$/) part = "lab"
 		if ($2 ~ /_test\.go$/) { tests[part] += $1; testFiles[part]++ }
 		else {
 			lines[part] += $1; code[part] += $3; files[part]++
@@ -35,10 +37,12 @@ done | awk '
 			part = order[i]
 			row(part, part)
 			add("all", part)
-			if (part !~ /^(bench|test|tools|docs)$/) add("product", part)
+			if (part ~ /^(agent|deploy|gateway|internal|cmd\/.*|services\/.*)$/) add("product", part)
 		}
 		row("product", "product")
 		row("all", "all")
+		printf "\ntests and laboratory: %d lines (tests %d, lab %d, the rest of test/ %d)\n",
+			tests["all"] + lines["lab"] + lines["test"], tests["all"], lines["lab"], lines["test"]
 	}
 	function asorti_portable(set, order,   n, key, i, j, t) {
 		for (key in set) order[++n] = key

@@ -1,5 +1,5 @@
 // Command overview measures the four servers once on this machine and prints a Markdown table: the
-// start time of `trivet up`, the cost of a heartbeat and of a readiness flip, and the memory of
+// start time of `trivet-lab up`, the cost of a heartbeat and of a readiness flip, and the memory of
 // each server.
 //
 // It starts an etcd, a kube-apiserver and each server as separate processes, and reads their CPU
@@ -50,7 +50,7 @@ func measure(ctx context.Context, cfg config, out, progress io.Writer) error {
 		name string
 		run  func(context.Context, config) ([]row, error)
 	}{
-		{name: "start of trivet up", run: measureUp},
+		{name: "start of trivet-lab up", run: measureUp},
 		{name: "heartbeats and readiness flips", run: measureServers},
 	} {
 		fmt.Fprintf(progress, "measuring %s…\n", part.name)

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// measureUp starts `trivet up` with its default fleet, waits until it reports that all servers are
-// ready, and stops it.
+// measureUp starts `trivet-lab up` with its default fleet, waits until it reports that all servers
+// are ready, and stops it.
 func measureUp(ctx context.Context, cfg config) ([]row, error) {
-	command := exec.CommandContext(ctx, filepath.Join(cfg.binDir, "trivet"), "up", "--free-ports")
+	command := exec.CommandContext(ctx, filepath.Join(cfg.binDir, "trivet-lab"), "up", "--free-ports")
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	output, err := command.StdoutPipe()
@@ -41,10 +41,10 @@ func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	stopped := time.Since(began) - ready
 	err = command.Wait()
 	if ready == 0 {
-		return nil, errors.Join(fmt.Errorf("trivet up never became ready:\n%s", strings.Join(said, "\n")), err)
+		return nil, errors.Join(fmt.Errorf("trivet-lab up never became ready:\n%s", strings.Join(said, "\n")), err)
 	}
 	return []row{
-		{what: "`trivet up`, 20 nodes, 10 services, 50 pods: until all servers are ready", figure: fmt.Sprintf("%.1f s", ready.Seconds())},
+		{what: "`trivet-lab up`, 20 nodes, 10 services, 50 pods: until all servers are ready", figure: fmt.Sprintf("%.1f s", ready.Seconds())},
 		{what: "the same: from Ctrl-C until nothing is left", figure: fmt.Sprintf("%.1f s", stopped.Seconds())},
 	}, nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -60,7 +61,7 @@ func command(streams printer.Streams) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
-		RunE:          exit.UnknownCommand,
+		RunE:          unknownCommand,
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
@@ -74,4 +75,16 @@ func command(streams printer.Streams) *cobra.Command {
 		debugbundle.NewCommand(streams, command),
 	)
 	return root
+}
+
+// unknownCommand names the program that has the commands of the laboratory.
+func unknownCommand(command *cobra.Command, args []string) error {
+	err := exit.UnknownCommand(command, args)
+	if unknown, ok := errors.AsType[*exit.Error](err); ok {
+		switch args[0] {
+		case "up", "break", "restore":
+			unknown.Try = "trivet-lab " + args[0]
+		}
+	}
+	return err
 }

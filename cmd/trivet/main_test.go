@@ -16,6 +16,8 @@ func TestCommand_UnknownNamesSimilarOnes(t *testing.T) {
 		"nods":   "try: trivet nodes",
 		"sttus":  "try: trivet status",
 		"foobar": "try: trivet --help",
+		"up":     "try: trivet-lab up",
+		"break":  "try: trivet-lab break",
 	} {
 		got := commandtest.Run(t, commandtest.Terminal{}, command, line)
 		if got.Code != exit.Usage || got.Stdout != "" || !strings.Contains(got.Stderr, want) {

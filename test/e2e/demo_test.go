@@ -27,20 +27,20 @@ func TestUp_DemoBreaksAndRestoresAndKilledLeavesNoProcess(t *testing.T) {
 	up := startUp(t, "--demo", "--services=3", "--pods=6")
 	page, client := openPage(t, up.field(t, "page"))
 	up.commands(t, []string{"duplicate-owner.ip-addresses.", "address demo/app-000 is restored", "default: OK"},
-		"findings", "restore --all", "status --wait --wait-duration 30s")
+		"trivet findings", "trivet-lab restore --all", "trivet status --wait --wait-duration 30s")
 
 	t.Run("the buttons answer their own page only", func(t *testing.T) { buttonsAreProtected(t, page, client) })
 	up.commands(t, []string{"trivet explain node sim-node-0000", "trivet zones", "trivet shards", "trivet apiservers", "trivet repair plan", "trivet explain endpoint app-001-"},
-		"break node sim-node-0000", "break zone sim-b", "break apiserver", "break address demo/app-002", "break pods app-001",
-		"break service slicesvc") // the last one, because the verdict names the replica only while its session lasts
+		"trivet-lab break node sim-node-0000", "trivet-lab break zone sim-b", "trivet-lab break apiserver", "trivet-lab break address demo/app-002", "trivet-lab break pods app-001",
+		"trivet-lab break service slicesvc") // the last one, because the verdict names the replica only while its session lasts
 	verdictNames(t, page, client, "NODES_UNKNOWN", "ZONE_DISRUPTED", "REPLICA_UNREACHABLE", "DEPENDENCY_UNREACHABLE", "FINDINGS_OPEN")
 	kube := kubeOf(t, up.field(t, "kubeconfig"))
 	endpointsAre(t, kube, "app-001", false)
 	up.commands(t, []string{"address demo/app-002 is restored", "zone sim-b is restored", "Nothing is broken", "default: OK"},
-		"restore --all", "break --list", "status --wait --wait-duration 40s")
+		"trivet-lab restore --all", "trivet-lab break --list", "trivet status --wait --wait-duration 40s")
 	endpointsAre(t, kube, "app-001", true)
 
-	up.commands(t, []string{"suspended process", "suspended kube-apiserver-2"}, "break service leasesvc", "break apiserver")
+	up.commands(t, []string{"suspended process", "suspended kube-apiserver-2"}, "trivet-lab break service leasesvc", "trivet-lab break apiserver")
 	below := children(t, up.command.Process.Pid)
 	if len(below) < 9 {
 		t.Errorf("children = %v, want etcd, two kube-apiservers and six replicas", below)
@@ -49,21 +49,21 @@ func TestUp_DemoBreaksAndRestoresAndKilledLeavesNoProcess(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error {
 		for _, pid := range below {
 			if alive(pid) {
-				return fmt.Errorf("process %d outlived trivet up", pid)
+				return fmt.Errorf("process %d outlived trivet-lab up", pid)
 			}
 		}
 		return nil
 	})
 }
 
-// commands runs commands of trivet one after another. Together they say each of the texts.
+// commands runs commands one after another. Together they say each of the texts.
 func (r *running) commands(t *testing.T, texts []string, lines ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	script := ". " + r.field(t, "settings")
 	for _, line := range lines {
-		script += "; trivet " + line
+		script += "; " + line
 	}
 	command := exec.CommandContext(ctx, "sh", "-c", script)
 	command.Env = append(command.Environ(), "PATH="+filepath.Dir(gobuild.Command(t, "trivet"))+":/usr/bin:/bin")
@@ -157,7 +157,10 @@ func buttonsAreProtected(t *testing.T, page string, client *http.Client) {
 			t.Errorf("%s: %d %s (%v), want %d", name, response.StatusCode, answer, err, c.code)
 		}
 	}
-	if code, _, err := fetchBy(client, page+"/assets/demo.js"); err != nil || code != http.StatusOK {
+	if code, _, err := fetchBy(client, page+"/demo/demo.js"); err != nil || code != http.StatusOK {
 		t.Errorf("demo.js: %d, %v", code, err)
+	}
+	if _, body, err := fetchBy(client, page+"/"); err != nil || !strings.Contains(body, `src="/demo/demo.js"`) {
+		t.Errorf("the page does not load the buttons (%v):\n%s", err, body)
 	}
 }

@@ -28,14 +28,15 @@ const (
 	upPods     = 12
 )
 
-// startUp runs `trivet up` on free ports and waits until it reports that all services are ready.
+// startUp runs `trivet-lab up` on free ports and waits until it reports that all services are
+// ready.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
 	assets, err := filepath.Abs(filepath.Join("..", "..", ".assets"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := run(t, "trivet", append([]string{
+	up := run(t, "trivet-lab", append([]string{
 		"up", "--free-ports", "--assets-dir", assets, "--churn", "500ms",
 		"--nodes", fmt.Sprint(upNodes), "--services", fmt.Sprint(upServices), "--pods", fmt.Sprint(upPods),
 	}, args...)...)
@@ -43,12 +44,12 @@ func startUp(t *testing.T, args ...string) *running {
 	return up
 }
 
-// field reads a value from the lines that `trivet up` prints when it is ready.
+// field reads a value from the lines that `trivet-lab up` prints when it is ready.
 func (r *running) field(t *testing.T, name string) string {
 	t.Helper()
 	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+(\S+)$`).FindStringSubmatch(r.output.String())
 	if match == nil {
-		t.Fatalf("trivet up does not say %q", name)
+		t.Fatalf("trivet-lab up does not say %q", name)
 	}
 	return match[1]
 }
@@ -86,11 +87,11 @@ func TestUp_EveryServiceWorksAndNothingIsLeft(t *testing.T) {
 	}
 	for _, pid := range below {
 		if alive(pid) {
-			t.Errorf("process %d outlived trivet up", pid)
+			t.Errorf("process %d outlived trivet-lab up", pid)
 		}
 	}
 	if _, err := os.Stat(dataDir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("folder %s outlived trivet up (%v)", dataDir, err)
+		t.Errorf("folder %s outlived trivet-lab up (%v)", dataDir, err)
 	}
 }
 
@@ -188,7 +189,7 @@ func suggestedStatusWorks(t *testing.T, up *running) {
 	defer cancel()
 	curl := regexp.MustCompile(`(?m)^  curl (.*)$`).FindStringSubmatch(up.output.String())
 	if curl == nil {
-		t.Fatal("trivet up suggests no curl command")
+		t.Fatal("trivet-lab up suggests no curl command")
 	}
 	for _, command := range []string{
 		". " + up.field(t, "settings") + "; " + gobuild.Command(t, "trivet") + " status --wait --wait-duration 15s",
@@ -225,19 +226,19 @@ func openPage(t *testing.T, address string) (page string, client *http.Client) {
 	return page, client
 }
 
-// lineOf returns a line that `trivet up` prints when it is ready.
+// lineOf returns a line that `trivet-lab up` prints when it is ready.
 func (r *running) lineOf(t *testing.T, name string) string {
 	t.Helper()
 	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+.*$`).FindString(r.output.String())
 	if match == "" {
-		t.Fatalf("trivet up does not say %q", name)
+		t.Fatalf("trivet-lab up does not say %q", name)
 	}
 	return match
 }
 
 func TestUp_WithoutBinariesSaysWhatToDo(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", "")
-	up := run(t, "trivet", "up", "--free-ports", "--assets-dir", t.TempDir())
+	up := run(t, "trivet-lab", "up", "--free-ports", "--assets-dir", t.TempDir())
 	<-up.ended
 	if code := up.command.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code = %d, want 1", code)

@@ -1,7 +1,7 @@
 // Command picture takes a picture of the page in headless Chromium, once the page has had time to
 // fill itself.
 //
-//	picture --out docs/page.png                     # starts `bin/trivet up` with a simulated cluster
+//	picture --out docs/page.png                     # starts `bin/trivet-lab up` with a simulated cluster
 //	picture --out node-7.png --page http://127.0.0.1:7680/#node/node-7 --size 400x900
 package main
 
@@ -23,7 +23,7 @@ import (
 
 func main() {
 	out := flag.String("out", "", "The PNG file to write.")
-	page := flag.String("page", "", "The address of the page. Empty: that of `bin/trivet up`, which is started for the picture.")
+	page := flag.String("page", "", "The address of the page. Empty: that of `bin/trivet-lab up`, which is started for the picture.")
 	size := flag.String("size", "1280x900", "Width and height of the window, in pixels.")
 	wait := flag.Duration("wait", 12*time.Second, "How long the page may fill itself.")
 	chromium := flag.String("chromium", "chromium", "The browser.")
@@ -64,7 +64,7 @@ func run(ctx context.Context, out, page, size string, wait time.Duration, chromi
 // startTrivet starts a simulated cluster and returns the address of its page and a function that
 // stops it.
 func startTrivet(ctx context.Context) (string, func(), error) {
-	command := exec.CommandContext(ctx, "bin/trivet", "up", "--free-ports", "--nodes", "240", "--services", "60", "--pods", "600")
+	command := exec.CommandContext(ctx, "bin/trivet-lab", "up", "--free-ports", "--nodes", "240", "--services", "60", "--pods", "600")
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	output, err := command.StdoutPipe()
 	if err != nil {
@@ -94,7 +94,7 @@ func startTrivet(ctx context.Context) (string, func(), error) {
 		}
 	}
 	stop()
-	return "", nil, fmt.Errorf("bin/trivet up ended:\n%s", strings.Join(said, "\n"))
+	return "", nil, fmt.Errorf("bin/trivet-lab up ended:\n%s", strings.Join(said, "\n"))
 }
 
 // browser speaks the DevTools protocol over two pipes: JSON messages that end with a zero byte.

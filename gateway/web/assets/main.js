@@ -71,6 +71,3 @@ document.addEventListener("visibilitychange", () => {
 });
 
 stream.follow();
-
-// Only the page of `trivet up --demo` has the panel that breaks it.
-fetch("/demo/", { cache: "no-store" }).then(({ ok }) => ok && import("./demo.js"), () => {});

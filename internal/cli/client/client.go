@@ -1,8 +1,8 @@
 // Package client is the gateway's client for all commands: common flags, one connection, one call,
 // and the errors that end a command without an answer.
 //
-// Without an address, a command calls the gateway of a local `trivet up`, else the gateway in the
-// cluster of the kubeconfig through kube-apiserver. A gateway is called with TLS and a client
+// Without an address, a command calls the gateway of a local `trivet-lab up`, else the gateway in
+// the cluster of the kubeconfig through kube-apiserver. A gateway is called with TLS and a client
 // certificate or a token; one on loopback in plaintext unless TLS flags are given.
 package client
 

@@ -261,7 +261,7 @@ func TestCall_ErrorsSayWhatHelps(t *testing.T) {
 		},
 		"no kubeconfig": {
 			args: func(*testing.T, *fixture) []string { return nil },
-			code: exit.Usage, want: []string{"no gateway is known", "--kubeconfig", "--server", "trivet up"},
+			code: exit.Usage, want: []string{"no gateway is known", "--kubeconfig", "--server", "trivet-lab up"},
 		},
 		"no ConfigMap": {
 			spoil: func(_ *testing.T, f *fixture) { f.SetAuthorities(nil) },

@@ -22,7 +22,7 @@ const (
 )
 
 // Gateway says which gateway to call, and with which identity. Without a Server it is the gateway
-// of a local `trivet up`; without that, the gateway in the cluster of the kubeconfig.
+// of a local `trivet-lab up`; without that, the gateway in the cluster of the kubeconfig.
 type Gateway struct {
 	// Server is the gateway's gRPC address, host:port.
 	Server string
@@ -51,17 +51,17 @@ type Gateway struct {
 // RegisterFlags adds the flags. Their defaults come from the environment, such as TRIVET_SERVER.
 func (g *Gateway) RegisterFlags(fs *pflag.FlagSet, env func(string) string) {
 	g.env = env
-	g.HTTPServer = env("TRIVET_HTTP_SERVER")
-	fs.StringVar(&g.Server, "server", env("TRIVET_SERVER"),
+	g.HTTPServer = env(localgateway.HTTPServerVariable)
+	fs.StringVar(&g.Server, "server", env(localgateway.ServerVariable),
 		"The gateway's gRPC address, host:port (environment: TRIVET_SERVER). Plaintext on loopback, unless TLS flags are given. "+
-			"Default: a local trivet up, else a port-forward to the cluster of the kubeconfig.")
+			"Default: a local trivet-lab up, else a port-forward to the cluster of the kubeconfig.")
 	fs.StringVar(&g.ServerName, "server-name", "",
 		"The name in the gateway's certificate; default: the host of --server, or gateway in a cluster.")
-	fs.StringVar(&g.TLS.CAFile, "ca-file", env("TRIVET_CA_FILE"),
+	fs.StringVar(&g.TLS.CAFile, "ca-file", env(localgateway.CAFileVariable),
 		"PEM file with the authorities of the gateway's certificate; default: those of the system, or of ConfigMap trivet-ca in a cluster (environment: TRIVET_CA_FILE).")
-	fs.StringVar(&g.TLS.CertFile, "cert-file", env("TRIVET_CERT_FILE"),
+	fs.StringVar(&g.TLS.CertFile, "cert-file", env(localgateway.CertFileVariable),
 		"PEM file with the client certificate; default in a cluster: that of the kubeconfig (environment: TRIVET_CERT_FILE).")
-	fs.StringVar(&g.TLS.KeyFile, "key-file", env("TRIVET_KEY_FILE"),
+	fs.StringVar(&g.TLS.KeyFile, "key-file", env(localgateway.KeyFileVariable),
 		"PEM file with the private key of --cert-file (environment: TRIVET_KEY_FILE).")
 	fs.StringVar(&g.Token, "token", "",
 		"Token for the gateway, of audience trivet (environment: TRIVET_TOKEN, which other users of this machine cannot read).")
@@ -127,14 +127,14 @@ func (g *Gateway) choose() {
 	if g.Server != "" || g.Kubeconfig != "" || g.Context != "" {
 		return
 	}
-	local, found := localgateway.Find(g.env)
+	published, found := localgateway.Find(g.env)
 	if !found {
 		return
 	}
-	g.Server, g.HTTPServer = local.Server, cmp.Or(g.HTTPServer, local.HTTPServer)
-	g.TLS.CAFile = cmp.Or(g.TLS.CAFile, local.TLS.CAFile)
+	g.Server, g.HTTPServer = published(localgateway.ServerVariable), cmp.Or(g.HTTPServer, published(localgateway.HTTPServerVariable))
+	g.TLS.CAFile = cmp.Or(g.TLS.CAFile, published(localgateway.CAFileVariable))
 	if g.TLS.CertFile == "" && g.token() == "" && g.ServiceAccount == "" {
-		g.TLS.CertFile, g.TLS.KeyFile = local.TLS.CertFile, local.TLS.KeyFile
+		g.TLS.CertFile, g.TLS.KeyFile = published(localgateway.CertFileVariable), published(localgateway.KeyFileVariable)
 	}
 }
 

@@ -1,7 +1,11 @@
 package client_test
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,11 +116,13 @@ func TestGateway_ALocalGatewayComesBeforeTheKubeconfig(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "authority")
 	env := map[string]string{"HOME": t.TempDir()}
 	lookup := func(name string) string { return env[name] }
-	remove, err := localgateway.Publish(lookup, localgateway.Settings{Server: listener.Addr().String(), TLS: authority.Files(t, "admin", authority)})
-	if err != nil {
+	files := authority.Files(t, "admin", authority)
+	text := fmt.Sprintf("%s=%s\n%s=%s\n%s=%s\n%s=%s\n", localgateway.ServerVariable, listener.Addr(),
+		localgateway.CAFileVariable, files.CAFile, localgateway.CertFileVariable, files.CertFile, localgateway.KeyFileVariable, files.KeyFile)
+	file := localgateway.File(lookup)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	defer remove()
 	for name, c := range map[string]struct {
 		env  string
 		args []string

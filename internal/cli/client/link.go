@@ -159,8 +159,8 @@ func (g *Gateway) access() (*kubeaccess.Access, error) {
 	if errors.Is(err, kubeaccess.ErrNone) {
 		return nil, &exit.Error{
 			Code: exit.Usage,
-			Err:  errors.New("no gateway is known: there is neither --server, nor a local trivet up, nor a kubeconfig"),
-			Try:  "give --kubeconfig or KUBECONFIG of the cluster, or --server (TRIVET_SERVER); `trivet up` runs everything on this machine",
+			Err:  errors.New("no gateway is known: there is neither --server, nor a local trivet-lab up, nor a kubeconfig"),
+			Try:  "give --kubeconfig or KUBECONFIG of the cluster, or --server (TRIVET_SERVER); `trivet-lab up` runs everything on this machine",
 		}
 	}
 	return access, err

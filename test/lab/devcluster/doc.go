@@ -1,5 +1,5 @@
 // Package devcluster runs a real etcd and a real kube-apiserver on this machine, for tests and for
-// `trivet up`.
+// `trivet-lab up`.
 //
 // Start returns a control plane whose /readyz is ok and whose system namespaces exist, or an error
 // with a remedy. Stop leaves no process and no temporary file. The same holds for a Start that

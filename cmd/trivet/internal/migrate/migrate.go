@@ -174,7 +174,7 @@ func (c *command) open() (closeAll func(), err error) {
 		}
 		return nil, exit.UsageError(err)
 	}
-	if c.Gateway.Server == "" { // the gateway of a local trivet up would be that of another cluster
+	if c.Gateway.Server == "" { // the gateway of a local trivet-lab up would be that of another cluster
 		c.Gateway.Context = cmp.Or(c.Gateway.Context, access.Context)
 	}
 	conn, err := c.Connect()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -47,9 +48,11 @@ func command(streams printer.Streams) *cobra.Command {
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
+	dir, _ := filepath.Split(os.Args[0])
+	lab, trivet := os.Args[0], dir+"trivet" // for suggested commands; `make build` builds both into one folder
 	root.AddCommand(
-		up.NewCommand(streams, os.Args[0]), faultcommand.NewBreakCommand(streams, os.Args[0]),
-		faultcommand.NewRestoreCommand(streams, os.Args[0]), cluster.NewCommand(),
+		up.NewCommand(streams, lab, trivet), faultcommand.NewBreakCommand(streams, lab, trivet),
+		faultcommand.NewRestoreCommand(streams, lab), cluster.NewCommand(),
 	)
 	return root
 }

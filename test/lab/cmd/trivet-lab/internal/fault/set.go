@@ -24,7 +24,7 @@ func NewSet(inventory Inventory) *Set { return &Set{inventory: inventory} }
 func (s *Set) Kinds() []KindInfo {
 	kinds := Kinds()
 	for i := range kinds {
-		kinds[i].Targets = s.inventory.targets(kinds[i].Kind)
+		kinds[i].Targets = append([]string{}, s.inventory.targets(kinds[i].Kind)...) // a page reads a list, not null
 	}
 	return kinds
 }

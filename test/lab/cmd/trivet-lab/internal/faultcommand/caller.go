@@ -37,8 +37,8 @@ type (
 
 // caller calls the demo of this machine.
 type caller struct {
-	streams printer.Streams
-	name    string
+	streams     printer.Streams
+	lab, trivet string // paths of this executable and of trivet, for the suggested commands
 }
 
 func (c *caller) line(format string, args ...any) {

@@ -1,5 +1,5 @@
-// Package faultcommand is `trivet break` and `trivet restore`: they break a part of a running
-// `trivet up --demo` on this machine, list what is broken, and restore it.
+// Package faultcommand is `trivet-lab break` and `trivet-lab restore`: they break a part of a
+// running `trivet-lab up --demo` on this machine, list what is broken, and restore it.
 package faultcommand
 
 import (
@@ -14,34 +14,35 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/localgateway"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/fault"
+	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/faultcontroller"
 )
 
 const exitCodes = `
 
 Exit codes:
   0   Done.
-  2   No trivet up --demo of yours runs, or it failed.
+  2   No trivet-lab up --demo of yours runs, or it failed.
   64  The command line is wrong, or names no part of the demo.`
 
-// NewBreakCommand returns `trivet break`. The name is the path of this executable, for the
-// suggested commands.
-func NewBreakCommand(streams printer.Streams, name string) *cobra.Command {
-	c := &caller{streams: streams, name: name}
+// NewBreakCommand returns `trivet-lab break`. lab and trivet are the paths of this executable and
+// of trivet, for the suggested commands.
+func NewBreakCommand(streams printer.Streams, lab, trivet string) *cobra.Command {
+	c := &caller{streams: streams, lab: lab, trivet: trivet}
 	var how string
 	var duration time.Duration
 	var list bool
 	command := &cobra.Command{
 		Use:   "break KIND [NAME]",
-		Short: "Break a part of trivet up --demo",
-		Long: "Break a part of a running trivet up --demo of yours on this machine, and say what to look at next. Without a\n" +
+		Short: "Break a part of trivet-lab up --demo",
+		Long: "Break a part of a running trivet-lab up --demo of yours on this machine, and say what to look at next. Without a\n" +
 			"NAME it is the first one that is not broken; the name of a service means its last replica. Each fault lasts\n" +
-			"until trivet restore, the end of --for, or the end of trivet up.\n\nKINDs, and their --how with the default first:\n\n" +
+			"until trivet-lab restore, the end of --for, or the end of trivet-lab up.\n\nKINDs, and their --how with the default first:\n\n" +
 			describeKinds() + exitCodes,
-		Example: `  trivet break node
-  trivet break zone sim-a --for 1m
-  trivet break service leasesvc --how kill
-  trivet break address --how duplicate
-  trivet break --list`,
+		Example: `  trivet-lab break node
+  trivet-lab break zone sim-a --for 1m
+  trivet-lab break service leasesvc --how kill
+  trivet-lab break address --how duplicate
+  trivet-lab break --list`,
 		RunE: func(command *cobra.Command, args []string) error {
 			if list {
 				if err := exit.UsageError(listProblems(command, args)...); err != nil {
@@ -62,25 +63,25 @@ func NewBreakCommand(streams printer.Streams, name string) *cobra.Command {
 	}
 	fs := command.Flags()
 	fs.StringVar(&how, "how", "", "How to break it; default: the first way of the KIND.")
-	fs.DurationVar(&duration, "for", 0, "Restore it after this time, at most an hour; 0 means not before trivet restore.")
+	fs.DurationVar(&duration, "for", 0, "Restore it after this time, at most an hour; 0 means not before trivet-lab restore.")
 	fs.BoolVar(&list, "list", false, "List what is broken, and break nothing.")
 	_ = command.RegisterFlagCompletionFunc("how", completeHow)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	return command
 }
 
-// NewRestoreCommand returns `trivet restore`.
-func NewRestoreCommand(streams printer.Streams, name string) *cobra.Command {
-	c := &caller{streams: streams, name: name}
+// NewRestoreCommand returns `trivet-lab restore`.
+func NewRestoreCommand(streams printer.Streams, lab string) *cobra.Command {
+	c := &caller{streams: streams, lab: lab}
 	var all bool
 	command := &cobra.Command{
 		Use:   "restore KIND [NAME] | --all",
-		Short: "Restore what trivet break broke",
-		Long: "Restore a part of a running trivet up --demo of yours that trivet break broke, all parts of a KIND, or all parts,\n" +
+		Short: "Restore what trivet-lab break broke",
+		Long: "Restore a part of a running trivet-lab up --demo of yours that trivet-lab break broke, all parts of a KIND, or all parts,\n" +
 			"and wait until it is done. A kube-apiserver takes some seconds to start." + exitCodes,
-		Example: `  trivet restore node sim-node-0000
-  trivet restore service
-  trivet restore --all`,
+		Example: `  trivet-lab restore node sim-node-0000
+  trivet-lab restore service
+  trivet-lab restore --all`,
 		RunE: func(command *cobra.Command, args []string) error {
 			if all && len(args) > 0 {
 				return exit.UsageError(fmt.Errorf("--all takes no arguments, got %q", args))
@@ -145,15 +146,15 @@ func parseTarget(args []string) (fault.Kind, string, error) {
 
 // socket returns the path of the demo's socket.
 func (c *caller) socket() (string, error) {
-	if path := c.streams.Env(localgateway.DemoSocketVariable); path != "" {
+	if path := c.streams.Env(faultcontroller.SocketVariable); path != "" {
 		return path, nil
 	}
-	if local, found := localgateway.Find(c.streams.Env); found && local.DemoSocket != "" {
-		return local.DemoSocket, nil
+	if published, found := localgateway.Find(c.streams.Env); found && published(faultcontroller.SocketVariable) != "" {
+		return published(faultcontroller.SocketVariable), nil
 	}
 	return "", &exit.Error{
-		Code: exit.Undetermined, Summary: "no trivet up --demo of yours was found on this machine",
-		Try: "start " + c.name + " up --demo; with --free-ports, read its settings first: . FOLDER/client.env",
+		Code: exit.Undetermined, Summary: "no trivet-lab up --demo of yours was found on this machine",
+		Try: "start " + c.lab + " up --demo; with --free-ports, read its settings first: . FOLDER/client.env",
 	}
 }
 
@@ -169,11 +170,11 @@ func (c *caller) breakTarget(ctx context.Context, request fault.Request) error {
 	c.line("")
 	c.line("Look at:")
 	for _, step := range f.Steps {
-		c.line("  %s %s", c.name, step.Command)
+		c.line("  %s %s", c.trivet, step.Command)
 		c.line("      within %d s: %s", step.Seconds, step.Expect)
 	}
 	c.line("")
-	c.line("Restore: %s restore %s", c.name, f.Target)
+	c.line("Restore: %s restore %s", c.lab, f.Target)
 	return nil
 }
 
@@ -197,10 +198,10 @@ func (c *caller) list(ctx context.Context) error {
 		return err
 	}
 	if len(report.Faults) == 0 {
-		c.line("Nothing is broken. Break something: %s break node", c.name)
+		c.line("Nothing is broken. Break something: %s break node", c.lab)
 	}
 	for _, f := range report.Faults {
-		until := "until trivet restore"
+		until := "until trivet-lab restore"
 		if !f.Until.IsZero() {
 			until = "until " + f.Until.Local().Format(time.TimeOnly)
 		}

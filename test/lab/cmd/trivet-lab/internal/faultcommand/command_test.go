@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/internal/cli/exit"
-	"github.com/trivet-dev/trivet/internal/cli/localgateway"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/fault"
 	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/faultcontroller"
@@ -52,12 +51,12 @@ func serve(t *testing.T) map[string]string {
 		cancel()
 		<-ended
 	})
-	return map[string]string{localgateway.DemoSocketVariable: socket}
+	return map[string]string{faultcontroller.SocketVariable: socket}
 }
 
 func command(streams printer.Streams) *cobra.Command {
-	root := &cobra.Command{Use: "trivet"}
-	root.AddCommand(NewBreakCommand(streams, "trivet"), NewRestoreCommand(streams, "trivet"))
+	root := &cobra.Command{Use: "trivet-lab"}
+	root.AddCommand(NewBreakCommand(streams, "trivet-lab", "trivet"), NewRestoreCommand(streams, "trivet-lab"))
 	return root
 }
 
@@ -68,11 +67,11 @@ func TestCommands_BreakListAndRestore(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"break --list", exit.OK, []string{"Nothing is broken. Break something: trivet break node", "The demo uses 0.25 cores"}},
-		{"break node --for 10m", exit.OK, []string{"node n1 is broken (silent): done", "It is restored at ", "  trivet explain node n1\n      within 18 s: ", "Restore: trivet restore node n1\n"}},
+		{"break --list", exit.OK, []string{"Nothing is broken. Break something: trivet-lab break node", "The demo uses 0.25 cores"}},
+		{"break node --for 10m", exit.OK, []string{"node n1 is broken (silent): done", "It is restored at ", "  trivet explain node n1\n      within 18 s: ", "Restore: trivet-lab restore node n1\n"}},
 		{"break service leasesvc --how kill", exit.OK, []string{"service leasesvc-2 is broken (kill)"}},
 		{"break address", exit.OK, []string{"trivet repair plan not-allocated.ip-addresses.10.0.0.1"}},
-		{"break --list", exit.OK, []string{"node n1  silent  broken  since ", "service leasesvc-2  kill  broken", "until trivet restore"}},
+		{"break --list", exit.OK, []string{"node n1  silent  broken  since ", "service leasesvc-2  kill  broken", "until trivet-lab restore"}},
 		{"break node n1", exit.Usage, []string{"node n1 is broken already"}},
 		{"break pods", exit.Usage, []string{"this demo has no pods to break"}},
 		{"break disk", exit.Usage, []string{`"disk" is none of node, zone`}},
@@ -89,18 +88,18 @@ func TestCommands_BreakListAndRestore(t *testing.T) {
 		got := commandtest.Run(t, commandtest.Terminal{Env: env}, command, strings.Fields(c.line)...)
 		for _, want := range c.want {
 			if !strings.Contains(got.Stdout+got.Stderr, want) {
-				t.Errorf("trivet %s: %s\nwant %q", c.line, got, want)
+				t.Errorf("trivet-lab %s: %s\nwant %q", c.line, got, want)
 			}
 		}
 		if got.Code != c.code || strings.Contains(got.Stdout, "\x1b") {
-			t.Errorf("trivet %s: %s, want exit code %d and no control characters", c.line, got, c.code)
+			t.Errorf("trivet-lab %s: %s, want exit code %d and no control characters", c.line, got, c.code)
 		}
 	}
 }
 
 func TestCommands_WithoutADemoSayHowToStartOne(t *testing.T) {
 	for name, env := range map[string]map[string]string{
-		"none": {}, "ended": {localgateway.DemoSocketVariable: filepath.Join(t.TempDir(), "absent.sock")},
+		"none": {}, "ended": {faultcontroller.SocketVariable: filepath.Join(t.TempDir(), "absent.sock")},
 	} {
 		got := commandtest.Run(t, commandtest.Terminal{Env: env}, command, "break", "node")
 		if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "demo") {

@@ -15,6 +15,9 @@ const (
 	Path = "/demo/"
 	// BreakPath takes a fault.Request, RestorePath a fault.Target.
 	BreakPath, RestorePath = Path + "break", Path + "restore"
+	// SocketVariable is the environment variable with the path of the socket that serves the
+	// routes.
+	SocketVariable = "TRIVET_DEMO_SOCKET"
 	// TokenHeader has the token of a Report.
 	TokenHeader = "Trivet-Demo-Token"
 	// maxBody limits the body of a request.

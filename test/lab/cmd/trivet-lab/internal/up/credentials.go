@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	// administrator is the name of the person behind `trivet up`, with all rights in the cluster.
+	// administrator is the name of the person behind `trivet-lab up`, with all rights in the
+	// cluster.
 	administrator       = "trivet-admin"
 	administratorsGroup = "system:masters"
 )
 
-// credentials are the certificates of one `trivet up`, in a folder that only its user can read. The
-// key of the authority stays in memory, and each start makes a new one.
+// credentials are the certificates of one `trivet-lab up`, in a folder that only its user can read.
+// The key of the authority stays in memory, and each start makes a new one.
 type credentials struct {
 	dir       string
 	authority *certs.Authority
@@ -33,7 +34,7 @@ type credentials struct {
 // empty.
 func newCredentials(dir string, clusterCA []byte) (*credentials, error) {
 	now := time.Now()
-	authority, err := certs.NewAuthority("trivet up", certs.LeafLifetime, now)
+	authority, err := certs.NewAuthority("trivet-lab up", certs.LeafLifetime, now)
 	if err != nil {
 		return nil, err
 	}

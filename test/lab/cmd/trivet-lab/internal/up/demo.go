@@ -24,12 +24,12 @@ const (
 	nodeReportPeriod = 2 * time.Second
 	// flapPeriod is how often the Pods of a flapping Service change.
 	flapPeriod = time.Second
-	// socketName is the socket for `trivet break`, in the folder of `trivet up`.
+	// socketName is the socket for `trivet-lab break`, in the folder of `trivet-lab up`.
 	socketName = "demo.sock"
 )
 
 // demo is what --demo adds: faults, and the servers through which a person asks for them. A nil
-// *demo is a `trivet up` without.
+// *demo is a `trivet-lab up` without.
 type demo struct {
 	tasks      *tasks // the socket, and what the fleet does because of faults
 	controller *faultcontroller.Controller
@@ -56,7 +56,7 @@ func (u *instance) startDemo(ctx context.Context) (string, error) {
 		socket: socket, path: path, cancel: cancel, ended: make(chan error, 1),
 	}
 	u.demo = d
-	u.servers.settings.DemoSocket = path
+	u.servers.settings.demoSocket = path
 	set := fault.NewSet(u.inventory())
 	go func() { d.ended <- d.controller.Run(runCtx, set) }()
 	d.tasks.start("demo socket", d.serve)
@@ -90,8 +90,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serve answers `trivet break` until ctx is done. A page cannot reach a Unix socket, so no token is
-// needed.
+// serve answers `trivet-lab break` until ctx is done. A page cannot reach a Unix socket, so no
+// token is needed.
 func (d *demo) serve(ctx context.Context) error {
 	server := &http.Server{Handler: faultcontroller.Handler(d.controller, d.cpu.Cores, ""), ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -144,7 +144,7 @@ func (u *instance) inventory() fault.Inventory {
 	return inventory
 }
 
-// actions breaks and restores what `trivet up --demo` runs.
+// actions breaks and restores what `trivet-lab up --demo` runs.
 type actions struct {
 	replicas map[string]*replica // by name
 	servers  *servers

@@ -15,11 +15,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// NewCommand returns `trivet up`. The name is the path of this executable, for the suggested
-// commands. Its errors carry their exit code.
-func NewCommand(streams printer.Streams, name string) *cobra.Command {
+// NewCommand returns `trivet-lab up`. lab and trivet are the paths of this executable and of
+// trivet, for the suggested commands. Its errors carry their exit code.
+func NewCommand(streams printer.Streams, lab, trivet string) *cobra.Command {
 	opts := DefaultOptions()
-	opts.Executable, opts.Env = name, streams.Env
+	opts.Lab, opts.Trivet, opts.Env = lab, trivet, streams.Env
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Run a control plane, all services and a simulated fleet on this machine",
@@ -27,8 +27,8 @@ func NewCommand(streams printer.Streams, name string) *cobra.Command {
 their addresses, and stops everything on Ctrl-C. With --kubeconfig and --etcd-endpoints it serves an existing
 cluster and simulates nothing, unless --fleet=on.
 
-With --demo each service has two replicas, and there are two kube-apiservers, each a process of its own. trivet break
-breaks a Node, a zone, a replica, a kube-apiserver, an address or the Pods of a Service, and trivet restore undoes it.`,
+With --demo each service has two replicas, and there are two kube-apiservers, each a process of its own. trivet-lab break
+breaks a Node, a zone, a replica, a kube-apiserver, an address or the Pods of a Service, and trivet-lab restore undoes it.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if problems := opts.Validate(); len(problems) > 0 {
@@ -38,31 +38,31 @@ breaks a Node, a zone, a replica, a kube-apiserver, an address or the Pods of a 
 			if _, coded := errors.AsType[*exit.Error](err); err == nil || coded {
 				return err
 			}
-			return &exit.Error{Code: exit.Findings, Summary: "trivet up ended", Err: err}
+			return &exit.Error{Code: exit.Findings, Summary: "trivet-lab up ended", Err: err}
 		},
-		Example: `  trivet up
-  trivet up --nodes 100 --services 40 --pods 400`,
+		Example: `  trivet-lab up
+  trivet-lab up --nodes 100 --services 40 --pods 400`,
 	}
 	opts.RegisterFlags(command.Flags())
 	command.AddCommand(newReplicaCommand())
 	return command
 }
 
-// Options are the options of `trivet up`.
+// Options are the options of `trivet-lab up`.
 type Options struct {
-	// Executable is the path of this executable, for the suggested commands.
-	Executable string
+	// Lab and Trivet are the paths of this executable and of trivet, for the suggested commands.
+	Lab, Trivet string
 	// Cluster is the name of the cluster in the keys of etcd.
 	Cluster string
 	// Nodes, Services and Pods are the size of the simulated fleet.
 	Nodes, Services, Pods int
 	// Churn is the mean time between two changes in the fleet; 0 means none.
 	Churn time.Duration
-	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet up`
+	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet-lab up`
 	// started.
 	Fleet string
 	// Demo runs two replicas of each service and a second kube-apiserver, each in a process of its
-	// own, so that `trivet break` is able to break them.
+	// own, so that `trivet-lab break` is able to break them.
 	Demo bool
 	// Kubeconfig is the kubeconfig of an existing cluster; empty starts one.
 	Kubeconfig string
@@ -88,12 +88,12 @@ type Options struct {
 // pods.
 func DefaultOptions() Options {
 	return Options{
-		Executable: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
+		Lab: "trivet-lab", Trivet: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
 		Etcd: etcdconn.DefaultConfig(), ReadyTimeout: time.Minute,
 	}
 }
 
-// RegisterFlags adds the flags of `trivet up`.
+// RegisterFlags adds the flags of `trivet-lab up`.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Cluster, "cluster", o.Cluster, "name of the cluster, which separates the keys of several clusters in one etcd")
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes, each with a heartbeat over a real gRPC stream")
@@ -101,7 +101,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Pods, "pods", o.Pods, "simulated Pods, written to the real kube-apiserver")
 	fs.DurationVar(&o.Churn, "churn", o.Churn, "mean time between two changes in the simulated fleet; 0 means none")
 	fs.StringVar(&o.Fleet, "fleet", o.Fleet, "simulate a fleet: on, off, or auto (only in a cluster started here)")
-	fs.BoolVar(&o.Demo, "demo", o.Demo, "run two replicas of each service and two kube-apiservers, with findings that wait for a person; trivet break breaks a part")
+	fs.BoolVar(&o.Demo, "demo", o.Demo, "run two replicas of each service and two kube-apiservers, with findings that wait for a person; trivet-lab break breaks a part")
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "use this cluster instead of starting one, and the etcd of --etcd-endpoints for the keys of Trivet")
 	fs.StringVar(&o.AssetsDir, "assets-dir", o.AssetsDir, "folder with the binaries of etcd and kube-apiserver (default: KUBEBUILDER_ASSETS, else .assets)")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "keep data, logs and the kubeconfig in this folder (default: a temporary one)")

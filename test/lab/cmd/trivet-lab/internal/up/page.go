@@ -1,25 +1,27 @@
 package up
 
 import (
+	"bytes"
 	"context"
+	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/dashboard"
-	"github.com/trivet-dev/trivet/internal/cli/localgateway"
 	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/faultcontroller"
 )
 
 const (
+	// panelTags load the files of the panel.
+	panelTags = `<link rel="stylesheet" href="` + faultcontroller.Path + `demo.css"><script type="module" src="` + faultcontroller.Path + `demo.js"></script>`
 	// pageAddress serves the page to the browser of the user, as `trivet dashboard` does.
 	pageAddress = "127.0.0.1:7681"
 	// headerTimeout limits how long a browser may take to send a request's header.
@@ -35,11 +37,12 @@ type page struct {
 	transport *client.HTTPTransport
 }
 
-// newPage listens. It sends no request. demo answers the buttons of the page; nil without a demo.
-func newPage(settings localgateway.Settings, opts Options, demo http.Handler) (*page, error) {
+// newPage listens. It sends no request. demo answers the buttons of the panel; nil without a demo,
+// whose page has no panel.
+func newPage(s settings, opts Options, demo http.Handler) (*page, error) {
 	gateway := client.Gateway{}
 	gateway.RegisterFlags(pflag.NewFlagSet("page", pflag.ContinueOnError), func(string) string { return "" })
-	gateway.Server, gateway.HTTPServer, gateway.TLS = settings.Server, settings.HTTPServer, settings.TLS
+	gateway.Server, gateway.HTTPServer, gateway.TLS = s.server, s.httpServer, s.tls
 	transport, err := gateway.HTTPTransport()
 	if err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -53,8 +56,53 @@ func newPage(settings localgateway.Settings, opts Options, demo http.Handler) (*
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	p := &page{listener: listener, transport: transport}
-	p.handler, p.url = dashboard.Handler(transport, listener.Addr().String(), faultcontroller.Path, demo)
+	var shown http.RoundTripper = transport
+	if demo != nil {
+		shown, demo = panelTransport{transport}, withPanel(demo)
+	}
+	p.handler, p.url = dashboard.Handler(shown, listener.Addr().String(), faultcontroller.Path, demo)
 	return p, nil
+}
+
+// panel has the files of the panel that breaks the demo. The gateway's page does not mention them.
+//
+//go:embed demo.js demo.css
+var panel embed.FS
+
+// withPanel adds the files of the panel to the routes of its buttons.
+func withPanel(buttons http.Handler) http.Handler {
+	files := http.StripPrefix(faultcontroller.Path, http.FileServerFS(panel))
+	mux := http.NewServeMux()
+	mux.Handle(faultcontroller.Path, buttons)
+	mux.Handle("GET "+faultcontroller.Path+"demo.js", files)
+	mux.Handle("GET "+faultcontroller.Path+"demo.css", files)
+	return mux
+}
+
+// panelTransport adds the panel to the HTML of the gateway's page.
+type panelTransport struct{ gateway http.RoundTripper }
+
+func (t panelTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet || request.URL.Path != "/" {
+		return t.gateway.RoundTrip(request)
+	}
+	request = request.Clone(request.Context())
+	for _, name := range []string{"Accept-Encoding", "If-None-Match", "Range"} { // the answer is the whole text
+		request.Header.Del(name)
+	}
+	response, err := t.gateway.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return nil, fmt.Errorf("read the page: %w", err)
+	}
+	content = bytes.Replace(content, []byte("</head>"), []byte(panelTags+"</head>"), 1)
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(content)), int64(len(content))
+	response.Header.Set("Content-Length", strconv.Itoa(len(content)))
+	response.Header.Del("ETag") // it is that of the text without the panel
+	return response, nil
 }
 
 // Run serves until ctx is done.
@@ -67,18 +115,4 @@ func (p *page) Run(ctx context.Context) error {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
-}
-
-// writeEnvironment writes a file that a shell reads to get the settings, and returns its path.
-func writeEnvironment(dir string, settings localgateway.Settings) (string, error) {
-	var text strings.Builder
-	for line := range strings.Lines(settings.Environment()) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		fmt.Fprintf(&text, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
-	}
-	path := filepath.Join(dir, "client.env")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		return "", fmt.Errorf("write the settings of clients: %w", err)
-	}
-	return path, nil
 }

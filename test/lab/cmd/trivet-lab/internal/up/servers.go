@@ -21,7 +21,6 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
-	"github.com/trivet-dev/trivet/internal/cli/localgateway"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
@@ -46,8 +45,7 @@ type servers struct {
 	httpAddress string
 	client      *grpc.ClientConn // to the gateway
 	page        *page
-	// settings are those of the user's commands.
-	settings localgateway.Settings
+	settings    settings
 }
 
 func startServers(control *controlPlane, creds *credentials, opts Options, logPath string) (*servers, error) {
@@ -99,7 +97,7 @@ func (s *servers) start(control *controlPlane, creds *credentials, opts Options)
 	if s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{TLS: creds.admin}, s.logger); err != nil {
 		return err
 	}
-	s.settings = localgateway.Settings{Server: s.gatewayAddress(), HTTPServer: s.httpAddress, TLS: creds.admin}
+	s.settings = settings{server: s.gatewayAddress(), httpServer: s.httpAddress, tls: creds.admin}
 	return nil
 }
 

@@ -1,4 +1,4 @@
-// Package up is `trivet up`: all of Trivet on one machine, for a first look and for end-to-end
+// Package up is `trivet-lab up`: all of Trivet on one machine, for a first look and for end-to-end
 // tests.
 //
 // It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four
@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/cli/localgateway"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
 	"github.com/trivet-dev/trivet/test/lab/workdir"
 )
@@ -63,7 +62,7 @@ func ignoreCanceled(ctx context.Context, err error) error {
 	return err
 }
 
-// instance is everything that `trivet up` runs, in the order of its start.
+// instance is everything that `trivet-lab up` runs, in the order of its start.
 type instance struct {
 	opts     Options
 	dir      *workdir.Dir
@@ -175,13 +174,13 @@ func (u *instance) awaitReady(ctx context.Context) (string, error) {
 
 // publish tells the user and other commands how to reach the gateway as the administrator.
 func (u *instance) publish() (withdraw func(), err error) {
-	file, err := writeEnvironment(u.dir.Path(), u.servers.settings)
+	file, err := u.servers.settings.writeScript(u.dir.Path())
 	if err != nil {
 		return nil, err
 	}
 	withdraw, found := func() {}, false
 	if !u.opts.FreePorts && u.opts.Env != nil {
-		remove, err := localgateway.Publish(u.opts.Env, u.servers.settings)
+		remove, err := u.servers.settings.publish(u.opts.Env)
 		if err != nil {
 			u.progress.line("commands do not find this instance by themselves: %v", err)
 		} else {
@@ -215,12 +214,12 @@ func (u *instance) printNext(file string, found bool) {
 	if !found {
 		p.line("  . %s", file)
 	}
-	p.line("  %s status", u.opts.Executable)
-	p.line("  %s nodes -w", u.opts.Executable)
+	p.line("  %s status", u.opts.Trivet)
+	p.line("  %s nodes -w", u.opts.Trivet)
 	if u.demo != nil {
-		p.line("  %s break node", u.opts.Executable)
-		p.line("  %s break --list", u.opts.Executable)
-		p.line("  %s findings", u.opts.Executable)
+		p.line("  %s break node", u.opts.Lab)
+		p.line("  %s break --list", u.opts.Lab)
+		p.line("  %s findings", u.opts.Trivet)
 	}
 	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", u.control.kubeconfig)
 	p.line("  curl --cacert %s --cert %s --key %s %sv1/status", admin.CAFile, admin.CertFile, admin.KeyFile, u.servers.apiURL())

@@ -1,18 +1,13 @@
-// The panel with which a person breaks the demo of `trivet up --demo`. Only its page loads this file.
+// The panel with which a person breaks the demo of `trivet-lab up --demo`, whose page loads this file.
 //
 // The token comes from the page's own origin. A page of another origin cannot read it, so that its
 // requests are refused.
 
-import { h, notice, render } from "./view.js";
+import { h, notice, render } from "/assets/view.js";
 
 const path = "/demo/";
 const interval = 2000;
 const shownSteps = 3;
-
-const style = document.createElement("link");
-style.rel = "stylesheet";
-style.href = "/assets/demo.css";
-document.head.append(style);
 
 const panel = document.createElement("section");
 panel.className = "card demo";
@@ -36,7 +31,7 @@ function show() {
 
 function usage() {
   const cores = report.cores ? ` It uses ${report.cores.toFixed(2)} cores.` : "";
-  return `The parts are simulated or run on this machine. Everything is restored at the end of trivet up.${cores}`;
+  return `The parts are simulated or run on this machine. Everything is restored at the end of trivet-lab up.${cores}`;
 }
 
 function kindOf({ kind, text, hows, targets }) {
@@ -98,7 +93,7 @@ async function send(action, request, textOf) {
     const reply = await response.json();
     answer = response.ok ? textOf(reply) : { health: "bad", text: reply.error };
   } catch (error) {
-    answer = { health: "bad", text: `trivet up does not answer: ${error.message}` };
+    answer = { health: "bad", text: `trivet-lab up does not answer: ${error.message}` };
   }
   busy = false;
   await refresh();

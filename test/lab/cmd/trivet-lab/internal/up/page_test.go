@@ -1,0 +1,103 @@
+package up
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/fault"
+	"github.com/trivet-dev/trivet/test/lab/cmd/trivet-lab/internal/faultcontroller"
+	"github.com/trivet-dev/trivet/test/lab/webtest"
+)
+
+// noActions breaks nothing.
+type noActions struct{}
+
+func (noActions) Break(context.Context, fault.Fault) (fault.Effect, error) {
+	return fault.Effect{Text: "done"}, nil
+}
+func (noActions) Restore(context.Context, fault.Fault) error { return nil }
+func (noActions) Release(context.Context, fault.Fault) error { return nil }
+func (noActions) SetSilentNodes(map[string]bool)             {}
+
+// startPage serves the page of a simulated gateway, with a demo or without, and returns its URL
+// with the key.
+func startPage(t *testing.T, withDemo bool) string {
+	t.Helper()
+	gateway, err := url.Parse(webtest.StartGateway(t, web.Files(), webtest.Cluster{Nodes: 3}).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var demo http.Handler
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	running := 1
+	if withDemo {
+		running++
+		controller := faultcontroller.New(noActions{}, slog.New(slog.DiscardHandler))
+		set := fault.NewSet(fault.Inventory{Zones: map[string][]string{"a": {"n1", "n2"}}, Replicas: []string{"leasesvc-1", "leasesvc-2"}})
+		go func() { ended <- controller.Run(ctx, set) }()
+		demo = faultcontroller.Handler(controller, func() float64 { return 0.25 }, "token")
+	}
+	p, err := newPage(settings{server: "127.0.0.1:1", httpServer: gateway.Host}, Options{FreePorts: true}, demo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for range running {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return p.url
+}
+
+func TestPage_OnlyADemoHasThePanel(t *testing.T) {
+	browser := webtest.StartBrowser(t)
+	const panels = `document.querySelectorAll(".demo").length`
+	const loaded = `document.querySelector("trivet-nodes [data-part=count]").textContent`
+	without := browser.Open(t, startPage(t, false))
+	without.Wait(t, loaded, "3")
+	without.Wait(t, panels, "0")
+	without.Wait(t, `performance.getEntriesByType("resource").filter(({ name }) => name.includes("/demo/")).length`, "0")
+
+	window := browser.Open(t, startPage(t, true))
+	window.Wait(t, loaded, "3")
+	window.Wait(t, panels, "1")
+	window.Wait(t, `[...document.querySelectorAll(".demo-kinds b")].map((kind) => kind.textContent).join()`, "node,zone,service,apiserver,address,pods")
+	window.Wait(t, `getComputedStyle(document.querySelector(".demo")).display`, "grid") // its styles are loaded
+	window.Eval(t, `document.querySelector("[data-kind=service][data-how=kill]").click()`)
+	window.Wait(t, `document.querySelector(".demo-answer").textContent.includes("service leasesvc-1 is broken: done.")`, "true")
+	window.Wait(t, `document.querySelector(".demo-steps code").textContent`, "trivet status")
+	window.Wait(t, `document.querySelector(".demo-faults b").textContent`, "service leasesvc-1")
+	window.Eval(t, `document.querySelector("[data-restore=service]").click()`)
+	window.Wait(t, `document.querySelectorAll(".demo-faults").length`, "0")
+}
+
+// The panel keeps the rules of the page that it is in.
+func TestPage_FilesOfThePanelAreSafe(t *testing.T) {
+	webtest.CheckFiles(t, panel)
+	files, page := webtest.ReadFiles(t, panel), webtest.ReadFiles(t, web.Files())
+	imports := regexp.MustCompile(`from "/([^"]+)"`).FindAllStringSubmatch(files["demo.js"], -1)
+	if len(imports) == 0 {
+		t.Error("the panel imports nothing of the page")
+	}
+	for _, match := range imports {
+		if page[match[1]] == "" {
+			t.Errorf("the panel imports %s, which the page does not have", match[1])
+		}
+	}
+	for name := range files {
+		if !strings.Contains(panelTags, `"`+faultcontroller.Path+name+`"`) {
+			t.Errorf("the page does not load %s", name)
+		}
+	}
+}
