@@ -10,13 +10,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/test/lab/clusterpool"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // startTimeout bounds the start of the shared cluster on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// sharedCluster is started at most once, by the first test that needs it.
+// sharedCluster is borrowed from the test run, or started outside of one, at most once, by the first
+// test that needs it.
 type sharedCluster struct {
 	once    sync.Once
 	cluster *devcluster.Cluster
@@ -28,6 +30,10 @@ var shared sharedCluster
 
 func (s *sharedCluster) get() (*devcluster.Cluster, error) {
 	s.once.Do(func() {
+		if dir := devcluster.RunDir(); dir != "" {
+			s.cluster, s.err = clusterpool.Borrow(dir)
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		s.cluster, s.err = devcluster.Start(ctx, devcluster.Config{})

@@ -1,0 +1,98 @@
+// Command testrun runs a command that runs tests, and lends its test binaries control planes, which
+// they would start themselves otherwise. It prints how many control planes the tests started.
+//
+//	testrun [-control-planes 3] go test -p 3 ./...
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/lab/clusterpool"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/workdir"
+)
+
+func main() {
+	size := flag.Int("control-planes", 3, "the number of packages that `go test -p` runs at a time")
+	flag.Parse()
+	if flag.NArg() == 0 || *size < 1 {
+		fmt.Fprintln(os.Stderr, "usage: testrun [-control-planes 3] command [argument ...]")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx, *size, flag.Args())
+	stop()
+	failed := new(exec.ExitError)
+	if err != nil && !errors.As(err, &failed) {
+		logf("%v", err)
+	}
+	if err != nil {
+		os.Exit(max(failed.ExitCode(), 1)) // -1 after a signal
+	}
+}
+
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "testrun: "+format+"\n", args...) }
+
+// run returns an *exec.ExitError if the command fails.
+func run(ctx context.Context, size int, command []string) (err error) {
+	dir, err := workdir.Open("", "trivet-testrun-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	// The control planes of the pool are recorded as those of the tests are.
+	if err := os.Setenv(devcluster.RunVariable, dir.Path()); err != nil {
+		return fmt.Errorf("set the environment of the tests: %w", err)
+	}
+	listener, err := net.Listen("unix", clusterpool.Socket(dir.Path()))
+	if err != nil {
+		return fmt.Errorf("listen for test binaries: %w", err)
+	}
+	pool := clusterpool.New(size, logf)
+	served := make(chan error, 1)
+	go func() { served <- pool.Serve(listener) }()
+
+	tests := exec.CommandContext(ctx, command[0], command[1:]...)
+	tests.Stdin, tests.Stdout, tests.Stderr = os.Stdin, os.Stdout, os.Stderr
+	tests.Cancel = func() error { return tests.Process.Signal(syscall.SIGTERM) }
+	tests.WaitDelay = 10 * time.Second
+	err = tests.Run()
+	return errors.Join(err, pool.Close(), <-served, printStarts(dir.File(devcluster.StartsFile)))
+}
+
+// printStarts prints how many control planes each program of the run has started.
+func printStarts(path string) error {
+	starts, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("count the control planes: %w", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(starts)), "\n")
+	if lines[0] == "" {
+		logf("no control plane was started")
+		return nil
+	}
+	slices.Sort(lines)
+	var counts []string
+	for _, program := range slices.Compact(slices.Clone(lines)) {
+		count := 0
+		for _, line := range lines {
+			if line == program {
+				count++
+			}
+		}
+		counts = append(counts, fmt.Sprintf("%d by %s", count, program))
+	}
+	logf("%d control planes were started: %s", len(lines), strings.Join(counts, ", "))
+	return nil
+}
