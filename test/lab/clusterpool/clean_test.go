@@ -2,6 +2,7 @@ package clusterpool
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -123,11 +124,12 @@ func TestClean_TheNextBorrowerSeesNothingOfTheFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := New(1, t.Errorf) // a discarded control plane fails the test
+	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- pool.Serve(listener) }()
+	go func() { served <- New(t.Errorf).Serve(ctx, listener) }() // a discarded control plane fails the test
 	t.Cleanup(func() {
-		if err := errors.Join(pool.Close(), <-served); err != nil {
+		cancel()
+		if err := <-served; err != nil {
 			t.Error(err)
 		}
 	})

@@ -25,49 +25,57 @@ type controlPlane interface {
 	Stop() error
 }
 
-// Pool has a limited number of control planes, each started when it is needed first.
+// Pool starts a control plane for a borrower if it has no idle one. A borrower waits only for one that
+// is cleaned, never for another borrower, so no test run stalls.
 type Pool struct {
 	start func(context.Context) (controlPlane, error)
 	logf  func(format string, args ...any)
-	slots chan struct{} // one element for each control plane that is lent, started or cleaned
 
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	sessions sync.WaitGroup
-
-	mu   sync.Mutex // guards idle
-	idle []controlPlane
+	mu       sync.Mutex // guards the fields below
+	cleaned  sync.Cond  // a cleaning has ended
+	idle     []controlPlane
+	cleaning int // control planes
+	waiting  int // borrowers, each for one of them
 }
 
-// New returns a pool of at most size control planes. logf reports discarded ones.
-func New(size int, logf func(format string, args ...any)) *Pool {
-	return newPool(size, logf, startControlPlane)
+// New returns a pool that reports discarded control planes with logf.
+func New(logf func(format string, args ...any)) *Pool { return newPool(logf, startControlPlane) }
+
+func newPool(logf func(string, ...any), start func(context.Context) (controlPlane, error)) *Pool {
+	p := &Pool{start: start, logf: logf}
+	p.cleaned.L = &p.mu
+	return p
 }
 
-func newPool(size int, logf func(string, ...any), start func(context.Context) (controlPlane, error)) *Pool {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Pool{start: start, logf: logf, slots: make(chan struct{}, size), ctx: ctx, cancel: cancel}
-}
-
-// Serve lends control planes to the clients of a listener. It returns after Close has begun.
-func (p *Pool) Serve(listener net.Listener) error {
-	defer context.AfterFunc(p.ctx, func() { listener.Close() })()
+// Serve lends control planes to the clients of a listener until ctx ends. It then ends the
+// connections of the borrowers that remain, stops all control planes, and returns.
+func (p *Pool) Serve(ctx context.Context, listener net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, func() { listener.Close() })
+	var sessions sync.WaitGroup
+	var failed error
 	for {
 		conn, err := listener.Accept()
-		if p.ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return fmt.Errorf("accept a borrower: %w", err)
+			if ctx.Err() == nil {
+				failed = fmt.Errorf("accept a borrower: %w", err)
+			}
+			break
 		}
-		p.sessions.Go(func() { p.lend(conn) })
+		sessions.Go(func() { p.lend(ctx, conn) })
 	}
+	cancel()
+	sessions.Wait()
+	for _, idle := range p.idle {
+		failed = errors.Join(failed, idle.Stop())
+	}
+	return failed
 }
 
 // lend serves one borrower until its connection ends.
-func (p *Pool) lend(conn net.Conn) {
-	defer context.AfterFunc(p.ctx, func() { conn.Close() })()
-	s := &session{pool: p}
+func (p *Pool) lend(ctx context.Context, conn net.Conn) {
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	s := &session{ctx: ctx, pool: p}
 	server := rpc.NewServer()
 	if err := server.RegisterName(serviceName, s); err != nil {
 		p.logf("serve a borrower: %v", err)
@@ -76,31 +84,27 @@ func (p *Pool) lend(conn net.Conn) {
 	}
 	server.ServeConn(conn) // returns when all calls have ended
 	if s.lent != nil {
-		p.giveBack(s.lent)
+		p.giveBack(ctx, s.lent)
 	}
 }
 
-// borrow waits for a control plane that no other borrower has.
-func (p *Pool) borrow() (controlPlane, error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-p.ctx.Done():
-		return nil, errClosed
-	}
+// borrow returns a control plane that no other borrower has.
+func (p *Pool) borrow(ctx context.Context) (controlPlane, error) {
 	if idle := p.takeIdle(); idle != nil {
 		return idle, nil
 	}
-	started, err := p.start(p.ctx)
-	if err != nil {
-		<-p.slots
-		return nil, err
-	}
-	return started, nil
+	return p.start(ctx)
 }
 
+// takeIdle returns nil if a control plane must be started.
 func (p *Pool) takeIdle() controlPlane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for len(p.idle) == 0 && p.waiting < p.cleaning {
+		p.waiting++
+		p.cleaned.Wait()
+		p.waiting--
+	}
 	if len(p.idle) == 0 {
 		return nil
 	}
@@ -110,37 +114,33 @@ func (p *Pool) takeIdle() controlPlane {
 	return taken
 }
 
-func (p *Pool) giveBack(lent controlPlane) {
-	defer func() { <-p.slots }()
-	ctx, cancel := context.WithTimeout(p.ctx, cleanTimeout)
+func (p *Pool) giveBack(ctx context.Context, lent controlPlane) {
+	p.mu.Lock()
+	p.cleaning++
+	p.mu.Unlock()
+	err := p.clean(ctx, lent)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.cleaned.Broadcast()
+	p.cleaning--
+	if err == nil {
+		p.idle = append(p.idle, lent)
+	}
+}
+
+// clean stops a control plane that it cannot clean.
+func (p *Pool) clean(ctx context.Context, lent controlPlane) error {
+	limited, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
 	err := lent.Err()
 	if err == nil {
-		err = lent.clean(ctx)
+		err = lent.clean(limited)
 	}
 	if err == nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.idle = append(p.idle, lent)
-		return
+		return nil
 	}
-	if p.ctx.Err() == nil {
+	if ctx.Err() == nil {
 		p.logf("a control plane is discarded: %v", err)
 	}
-	if err := lent.Stop(); err != nil {
-		p.logf("stop a control plane: %v", err)
-	}
+	return errors.Join(err, lent.Stop())
 }
-
-// Close stops all control planes. It ends the connections of the borrowers that remain.
-func (p *Pool) Close() error {
-	p.cancel()
-	p.sessions.Wait()
-	var problems []error
-	for idle := p.takeIdle(); idle != nil; idle = p.takeIdle() {
-		problems = append(problems, idle.Stop())
-	}
-	return errors.Join(problems...)
-}
-
-var errClosed = errors.New("the run of the tests has ended")

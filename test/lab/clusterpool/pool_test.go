@@ -21,7 +21,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakePool is a pool of control planes without servers. It records what happens to them.
 type fakePool struct {
 	t      *testing.T
-	pool   *Pool
 	socket string
 
 	mu      sync.Mutex // guards the fields below
@@ -29,20 +28,27 @@ type fakePool struct {
 	started int
 	died    error // the error of all control planes
 	unclean error // the error of cleaning one
+
+	soiled chan struct{} // unless nil, a cleaning ends when it is closed
+	end    func() error  // of the pool
 }
 
-func newFakePool(t *testing.T, size int) *fakePool {
+func newFakePool(t *testing.T) *fakePool {
 	t.Helper()
 	f := &fakePool{t: t, socket: Socket(t.TempDir())}
 	listener, err := net.Listen("unix", f.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.pool = newPool(size, t.Logf, f.start)
+	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- f.pool.Serve(listener) }()
+	go func() { served <- newPool(t.Logf, f.start).Serve(ctx, listener) }()
+	f.end = sync.OnceValue(func() error {
+		cancel()
+		return <-served
+	})
 	t.Cleanup(func() {
-		if err := errors.Join(f.pool.Close(), <-served); err != nil {
+		if err := f.end(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,8 +113,11 @@ func (f *fakePool) borrow() (*fakeBorrower, string) {
 	if b.call.Error != nil {
 		f.t.Fatal(b.call.Error)
 	}
-	return b, b.call.Reply.(*devcluster.Access).Dir
+	return b, b.name()
 }
+
+// name returns that of the control plane.
+func (b *fakeBorrower) name() string { return b.call.Reply.(*devcluster.Access).Dir }
 
 func (f *fakePool) giveBack(b *fakeBorrower) {
 	f.t.Helper()
@@ -137,9 +146,13 @@ func (p *fakePlane) StartAPIServer() error              { return p.do("StartAPIS
 func (p *fakePlane) Stop() error                        { return p.do("stop", nil) }
 func (p *fakePlane) clean(context.Context) error {
 	p.pool.mu.Lock()
-	err := p.pool.unclean
+	err, soiled := p.pool.unclean, p.pool.soiled
 	p.pool.mu.Unlock()
-	return p.do("clean", err)
+	_ = p.do("clean", nil)
+	if soiled != nil {
+		<-soiled
+	}
+	return err
 }
 
 func (p *fakePlane) Err() error {
@@ -149,7 +162,7 @@ func (p *fakePlane) Err() error {
 }
 
 func TestPool_LendsACleanControlPlaneAgain(t *testing.T) {
-	f := newFakePool(t, 3)
+	f := newFakePool(t)
 	first, name := f.borrow()
 	f.giveBack(first)
 	f.waitFor("start 1", "clean 1")
@@ -160,27 +173,45 @@ func TestPool_LendsACleanControlPlaneAgain(t *testing.T) {
 }
 
 func TestPool_NeverLendsOneToTwoBorrowers(t *testing.T) {
-	f := newFakePool(t, 2)
+	f := newFakePool(t)
 	first, one := f.borrow()
 	_, two := f.borrow()
-	if one == two {
-		t.Fatalf("both have control plane %s", one)
-	}
-	third := f.connect()
-	select {
-	case <-third.call.Done:
-		t.Fatalf("a third borrower has control plane %v of two that are lent", third.call.Reply)
-	case <-time.After(50 * time.Millisecond):
-	}
 	f.giveBack(first)
-	<-third.call.Done
-	if got := third.call.Reply.(*devcluster.Access).Dir; third.call.Error != nil || got != one {
-		t.Errorf("lent %s, %v, want %s, which was given back", got, third.call.Error, one)
+	f.waitFor("start 1", "start 2", "clean 1")
+	_, three := f.borrow()
+	_, four := f.borrow()
+	if got, want := []string{one, two, three, four}, []string{"1", "2", "1", "3"}; !slices.Equal(got, want) {
+		t.Errorf("lent %q, want %q", got, want)
+	}
+}
+
+// A start takes longer than a cleaning. Only one borrower waits for one cleaning.
+func TestPool_WaitsForACleaning(t *testing.T) {
+	f := newFakePool(t)
+	f.soiled = make(chan struct{})
+	first, _ := f.borrow()
+	f.giveBack(first)
+	f.waitFor("start 1", "clean 1")
+	second, third := f.connect(), f.connect()
+	var waits, other *fakeBorrower
+	select {
+	case <-second.call.Done:
+		waits, other = third, second
+	case <-third.call.Done:
+		waits, other = second, third
+	}
+	if name := other.name(); name != "2" {
+		t.Errorf("lent %s while 1 is cleaned and 1 borrower waits for it, want 2", name)
+	}
+	close(f.soiled)
+	<-waits.call.Done
+	if name := waits.name(); name != "1" {
+		t.Errorf("lent %s to the borrower that waits for a cleaning, want 1", name)
 	}
 }
 
 func TestPool_CrashGivesBack(t *testing.T) {
-	f := newFakePool(t, 1)
+	f := newFakePool(t)
 	borrower, _ := f.borrow()
 	if err := borrower.conn.Close(); err != nil { // as the kernel does for a dead process
 		t.Fatal(err)
@@ -189,15 +220,19 @@ func TestPool_CrashGivesBack(t *testing.T) {
 }
 
 func TestPool_CrashOfAWaitingBorrowerLosesNothing(t *testing.T) {
-	f := newFakePool(t, 1)
+	f := newFakePool(t)
+	f.soiled = make(chan struct{})
 	first, _ := f.borrow()
-	waiting := f.connect()
-	if err := waiting.conn.Close(); err != nil {
+	f.giveBack(first)
+	f.waitFor("start 1", "clean 1")
+	if err := f.connect().conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.giveBack(first)
+	close(f.soiled)
 	f.waitFor("start 1", "clean 1", "clean 1")
-	f.borrow()
+	if _, name := f.borrow(); name != "1" {
+		t.Errorf("lent %s, want 1", name)
+	}
 }
 
 func TestPool_DiscardsABrokenControlPlane(t *testing.T) {
@@ -209,7 +244,7 @@ func TestPool_DiscardsABrokenControlPlane(t *testing.T) {
 		"unclean": {unclean: errors.New("a key remains"), events: []string{"start 1", "clean 1", "stop 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFakePool(t, 1)
+			f := newFakePool(t)
 			borrower, _ := f.borrow()
 			f.set(set.died, set.unclean)
 			f.giveBack(borrower)
@@ -223,7 +258,7 @@ func TestPool_DiscardsABrokenControlPlane(t *testing.T) {
 }
 
 func TestPool_ForwardsOperationsOfTheBorrower(t *testing.T) {
-	f := newFakePool(t, 1)
+	f := newFakePool(t)
 	client, _ := f.borrow()
 	b := borrowed{client.Client}
 	if err := errors.Join(b.StopEtcd(), b.StartEtcd(), b.StartAPIServer(), b.Err()); err != nil {
@@ -238,23 +273,14 @@ func TestPool_ForwardsOperationsOfTheBorrower(t *testing.T) {
 	f.waitFor("start 1", "StopEtcd 1", "StartEtcd 1", "StartAPIServer 1", "StopAPIServer 1")
 }
 
-func TestPool_CloseStopsAllAndRefusesBorrowers(t *testing.T) {
-	f := newFakePool(t, 2)
-	idle, _ := f.borrow()
-	f.giveBack(idle)
-	f.waitFor("start 1", "clean 1")
-	f.borrow()
-	lent, name := f.borrow()
-	if name != "2" {
-		t.Fatalf("lent %s, want 2", name)
-	}
-	waiting := f.connect()
-	if err := f.pool.Close(); err != nil {
+func TestPool_EndStopsAll(t *testing.T) {
+	f := newFakePool(t)
+	first, _ := f.borrow()
+	lent, _ := f.borrow()
+	f.giveBack(first)
+	f.waitFor("start 1", "start 2", "clean 1")
+	if err := f.end(); err != nil {
 		t.Fatal(err)
-	}
-	<-waiting.call.Done
-	if waiting.call.Error == nil {
-		t.Error("a borrower got a control plane of a closed pool")
 	}
 	if err := (borrowed{lent.Client}).Err(); err == nil {
 		t.Error("the connection of a borrower outlives the pool")

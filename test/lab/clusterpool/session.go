@@ -1,6 +1,7 @@
 package clusterpool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ func Socket(runDir string) string { return filepath.Join(runDir, socketName) }
 
 // session has the calls of one borrower.
 type session struct {
+	ctx  context.Context // ends with the pool; net/rpc gives calls none
 	pool *Pool
 	lent controlPlane // set by the first call; the borrower waits for it before the next one
 }
@@ -29,7 +31,7 @@ func (s *session) Borrow(_ struct{}, access *devcluster.Access) error {
 	if s.lent != nil {
 		return errors.New("this connection has a control plane already")
 	}
-	lent, err := s.pool.borrow()
+	lent, err := s.pool.borrow(s.ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +58,7 @@ func (s *session) Do(operation string, _ *struct{}) error {
 }
 
 // Borrow returns a control plane that no other process uses until Stop, or until this process ends.
-// It waits for one as long as all are lent.
+// It may take as long as a start.
 func Borrow(runDir string) (*devcluster.Cluster, error) {
 	conn, err := net.Dial("unix", Socket(runDir))
 	if err != nil {

@@ -1,13 +1,12 @@
 // Command testrun runs a command that runs tests, and lends its test binaries control planes, which
 // they would start themselves otherwise. It prints how many control planes the tests started.
 //
-//	testrun [-control-planes 3] go test -p 3 ./...
+//	testrun go test -p 3 ./...
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -24,14 +23,12 @@ import (
 )
 
 func main() {
-	size := flag.Int("control-planes", 3, "the number of packages that `go test -p` runs at a time")
-	flag.Parse()
-	if flag.NArg() == 0 || *size < 1 {
-		fmt.Fprintln(os.Stderr, "usage: testrun [-control-planes 3] command [argument ...]")
+	if len(os.Args) < 2 {
+		logf("usage: testrun command [argument ...]")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, *size, flag.Args())
+	err := run(ctx, os.Args[1:])
 	stop()
 	failed := new(exec.ExitError)
 	if err != nil && !errors.As(err, &failed) {
@@ -45,7 +42,7 @@ func main() {
 func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "testrun: "+format+"\n", args...) }
 
 // run returns an *exec.ExitError if the command fails.
-func run(ctx context.Context, size int, command []string) (err error) {
+func run(ctx context.Context, command []string) (err error) {
 	dir, err := workdir.Open("", "trivet-testrun-")
 	if err != nil {
 		return err
@@ -59,16 +56,17 @@ func run(ctx context.Context, size int, command []string) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for test binaries: %w", err)
 	}
-	pool := clusterpool.New(size, logf)
+	serving, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- pool.Serve(listener) }()
+	go func() { served <- clusterpool.New(logf).Serve(serving, listener) }()
 
 	tests := exec.CommandContext(ctx, command[0], command[1:]...)
 	tests.Stdin, tests.Stdout, tests.Stderr = os.Stdin, os.Stdout, os.Stderr
 	tests.Cancel = func() error { return tests.Process.Signal(syscall.SIGTERM) }
 	tests.WaitDelay = 10 * time.Second
 	err = tests.Run()
-	return errors.Join(err, pool.Close(), <-served, printStarts(dir.File(devcluster.StartsFile)))
+	end()
+	return errors.Join(err, <-served, printStarts(dir.File(devcluster.StartsFile)))
 }
 
 // printStarts prints how many control planes each program of the run has started.
