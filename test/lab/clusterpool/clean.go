@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
@@ -48,7 +49,9 @@ func startControlPlane(ctx context.Context) (controlPlane, error) {
 }
 
 func (c *cluster) prepare(ctx context.Context) (err error) {
-	if c.kube, err = discovery.NewDiscoveryClientForConfig(c.RESTConfig()); err != nil {
+	config := c.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every list
+	if c.kube, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
 		return fmt.Errorf("make discovery client: %w", err)
 	}
 	if c.etcd, err = c.EtcdClient(); err != nil {

@@ -1,8 +1,12 @@
 package devcluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -39,9 +43,9 @@ type Servers interface {
 }
 
 // Attach returns a Cluster for a control plane that another process has started. servers forwards
-// to that process; Stop stops the additional kube-apiservers of this Cluster and calls release. The
-// data and the members of etcd belong to the other process: CopyEtcd and RestoreEtcd fail, and
-// KillEtcdMember panics.
+// to that process. Stop stops the additional kube-apiservers of this Cluster, ends the connections of
+// this process to the servers, as their end would, and calls release. The data and the members of etcd
+// belong to the other process: CopyEtcd and RestoreEtcd fail, and KillEtcdMember panics.
 func Attach(access Access, servers Servers, release func() error) (*Cluster, error) {
 	paths, err := findBinaries(Config{})
 	if err != nil {
@@ -55,7 +59,9 @@ func Attach(access Access, servers Servers, release func() error) (*Cluster, err
 	for _, port := range access.EtcdPorts {
 		etcd = append(etcd, &server{name: etcdName, port: port})
 	}
-	c := newCluster(Config{}.withDefaults(), creds, etcd, release)
+	c := newCluster(Config{}.withDefaults(), creds, etcd, func() error {
+		return errors.Join(endConnections(append(access.EtcdPorts, access.APIServerPort)), release())
+	})
 	c.attached = servers
 	c.apiServer = &server{name: apiServerName, path: paths.apiServer, port: access.APIServerPort}
 	return c, nil
@@ -78,4 +84,27 @@ func readCredentials(access Access) (*credentials, error) {
 		return nil, err
 	}
 	return c, c.issueAdmin(time.Now())
+}
+
+// endConnections shuts down the connections of this process to ports of this machine. Clients of
+// Kubernetes keep idle connections that no call closes.
+func endConnections(ports []int) error {
+	files, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return fmt.Errorf("find the connections of this process: %w", err)
+	}
+	for _, file := range files {
+		descriptor, err := strconv.Atoi(file.Name())
+		if err != nil {
+			continue
+		}
+		peer, err := syscall.Getpeername(descriptor)
+		if err != nil {
+			continue // not a connection
+		}
+		if address, ok := peer.(*syscall.SockaddrInet4); ok && slices.Contains(ports, address.Port) {
+			_ = syscall.Shutdown(descriptor, syscall.SHUT_RDWR) // it may have ended by itself
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -69,28 +70,26 @@ func run(ctx context.Context, command []string) (err error) {
 	return errors.Join(err, <-served, printStarts(dir.File(devcluster.StartsFile)))
 }
 
-// printStarts prints how many control planes each program of the run has started.
+// printStarts prints what Start of devcluster has recorded.
 func printStarts(path string) error {
 	starts, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("count the control planes: %w", err)
 	}
-	lines := strings.Split(strings.TrimSpace(string(starts)), "\n")
-	if lines[0] == "" {
-		logf("no control plane was started")
-		return nil
-	}
-	slices.Sort(lines)
-	var counts []string
-	for _, program := range slices.Compact(slices.Clone(lines)) {
-		count := 0
-		for _, line := range lines {
-			if line == program {
-				count++
-			}
-		}
-		counts = append(counts, fmt.Sprintf("%d by %s", count, program))
-	}
-	logf("%d control planes were started: %s", len(lines), strings.Join(counts, ", "))
+	logf("%s", summary(string(starts)))
 	return nil
+}
+
+// summary counts the lines of each program.
+func summary(starts string) string {
+	counts := make(map[string]int)
+	for line := range strings.Lines(starts) {
+		counts[strings.TrimSpace(line)]++
+	}
+	text, total := "", 0
+	for _, program := range slices.Sorted(maps.Keys(counts)) {
+		text += fmt.Sprintf("\n  %3d by %s", counts[program], program)
+		total += counts[program]
+	}
+	return fmt.Sprintf("%d control planes were started%s", total, text)
 }
