@@ -25,8 +25,8 @@ type controlPlane interface {
 	Stop() error
 }
 
-// Pool starts a control plane for a borrower if it has no idle one. A borrower waits only for one that
-// is cleaned, never for another borrower, so no test run stalls.
+// Pool starts a control plane for a borrower if it has no idle one. A borrower waits only for one
+// that is cleaned, never for another borrower, so no test run stalls.
 type Pool struct {
 	start func(context.Context) (controlPlane, error)
 	logf  func(format string, args ...any)

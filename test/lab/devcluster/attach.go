@@ -43,9 +43,9 @@ type Servers interface {
 }
 
 // Attach returns a Cluster for a control plane that another process has started. servers forwards
-// to that process. Stop stops the additional kube-apiservers of this Cluster, ends the connections of
-// this process to the servers, as their end would, and calls release. The data and the members of etcd
-// belong to the other process: CopyEtcd and RestoreEtcd fail, and KillEtcdMember panics.
+// to that process. Stop stops the additional kube-apiservers of this Cluster, ends the connections
+// of this process to the servers, as their end would, and calls release. The data and the members
+// of etcd belong to the other process: CopyEtcd and RestoreEtcd fail, and KillEtcdMember panics.
 func Attach(access Access, servers Servers, release func() error) (*Cluster, error) {
 	paths, err := findBinaries(Config{})
 	if err != nil {

@@ -240,9 +240,9 @@ func (c *Cluster) Err() error {
 	return nil
 }
 
-// Stop stops both servers and removes temporary files, or detaches from servers that another process
-// has started. It kills a server that does not stop within seconds. A second call waits for the first
-// and returns its result.
+// Stop stops both servers and removes temporary files, or detaches from servers that another
+// process has started. It kills a server that does not stop within seconds. A second call waits for
+// the first and returns its result.
 func (c *Cluster) Stop() error {
 	c.beginStop(errStopped)
 	c.mu.Lock()
