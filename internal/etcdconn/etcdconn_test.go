@@ -12,14 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func TestConfig_FlagsAndTheirDefaults(t *testing.T) {
 	var cfg etcdconn.Config
@@ -108,7 +107,7 @@ func TestConnect_DoesNotWaitForEtcd(t *testing.T) {
 }
 
 func TestConnect_ReconnectsByTLSAfterRestart(t *testing.T) {
-	cluster := startEtcd(t)
+	cluster := testkit.Cluster(t)
 	var cfg etcdconn.Config
 	cfg.Endpoints = cluster.EtcdEndpoints()
 	cfg.CAFile, cfg.CertFile, cfg.KeyFile = cluster.EtcdFiles()
@@ -135,22 +134,6 @@ func TestConnect_ReconnectsByTLSAfterRestart(t *testing.T) {
 	if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 		t.Errorf("after the restart the key is %v", got.Kvs)
 	}
-}
-
-func startEtcd(t *testing.T) *devcluster.Cluster {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cluster, err := devcluster.Start(ctx, devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatalf("start etcd (missing? run `make assets`): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Errorf("stop etcd: %v", err)
-		}
-	})
-	return cluster
 }
 
 func TestConnect_ClientLogsGoToSlogWithTheirFields(t *testing.T) {

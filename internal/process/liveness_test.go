@@ -14,7 +14,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -36,15 +35,7 @@ func (s *stubborn) Run(ctx context.Context) error {
 
 func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) {
 	t.Parallel() // it waits most of its time
-	cluster, err := devcluster.Start(t.Context(), devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	}()
+	cluster := testkit.Cluster(t)
 	cfg := config(cluster.EtcdEndpoints()...)
 	cfg.Cluster = "stubborn"
 	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()

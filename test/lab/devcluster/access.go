@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ func (c *Cluster) Kubeconfig() string {
 	if c.apiServer == nil {
 		return ""
 	}
-	return c.dir.File("kubeconfig")
+	return filepath.Join(c.creds.dir, "kubeconfig")
 }
 
 // RESTConfig returns a new administrator's configuration without a client-side rate limit; nil with

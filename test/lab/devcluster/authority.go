@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -19,13 +20,22 @@ const (
 	backdate = 24 * time.Hour
 )
 
-// authority signs certificates. It is immutable after newAuthority and safe for concurrent use; its
-// key never leaves the process.
+// authority signs certificates. It is immutable and safe for concurrent use. Its key is in no file.
 type authority struct{ *certs.Authority }
 
 func newAuthority(name string, now time.Time) (*authority, error) {
 	signing, err := certs.NewAuthority(name, backdate+lifetime, now.Add(-backdate))
 	return &authority{signing}, err
+}
+
+// readAuthority reads the certificate of an authority. Without a key it cannot sign.
+func readAuthority(path string, keyPEM []byte) (*authority, error) {
+	certPEM, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := certs.ParseAuthority(certPEM, keyPEM)
+	return &authority{parsed}, err
 }
 
 // client issues a certificate of the user commonName in groups. kube-apiserver reads both from the

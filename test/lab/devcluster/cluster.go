@@ -14,9 +14,10 @@ import (
 // Cluster is a running control plane. Its methods are safe for concurrent use; those that start or
 // stop a server wait for each other.
 type Cluster struct {
-	cfg   Config
-	dir   *workdir.Dir
-	creds *credentials
+	cfg      Config
+	creds    *credentials
+	release  func() error // of the directory, or of the attached control plane
+	attached Servers      // nil if this process has started the cluster
 
 	// stopping ends when Stop begins and cancels a start in progress.
 	stopping  context.Context
@@ -50,17 +51,24 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := recordStart(cfg); err != nil {
+		return nil, err
+	}
 	dir, err := workdir.Open(cfg.DataDir, "trivet-devcluster-")
 	if err != nil {
 		return nil, err
 	}
-	creds, err := newCredentials(dir)
+	creds, err := newCredentials(dir.Path())
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	c, err := newCluster(cfg, dir, creds, paths)
+	etcd, err := newEtcd(cfg, creds, paths.etcd)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
+	}
+	c := newCluster(cfg, creds, etcd, dir.Close)
+	if !cfg.EtcdOnly {
+		c.apiServer = newAPIServer(cfg, creds, paths.apiServer, c.etcdURL)
 	}
 	if err := c.startServers(ctx); err != nil {
 		return nil, errors.Join(err, c.Stop())
@@ -82,25 +90,17 @@ func findBinaries(cfg Config) (binaries, error) {
 	return binaries{etcd: etcd, apiServer: apiServer}, errors.Join(err, apiServerErr)
 }
 
-func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries) (*Cluster, error) {
-	etcd, err := newEtcd(cfg, creds, paths.etcd)
-	if err != nil {
-		return nil, err
-	}
+func newCluster(cfg Config, creds *credentials, etcd []*server, release func() error) *Cluster {
 	stopping, beginStop := context.WithCancelCause(context.Background())
-	c := &Cluster{
+	return &Cluster{
 		cfg:       cfg,
-		dir:       dir,
 		creds:     creds,
+		release:   release,
 		stopping:  stopping,
 		beginStop: beginStop,
 		done:      make(chan struct{}),
 		etcd:      etcd,
 	}
-	if !cfg.EtcdOnly {
-		c.apiServer = newAPIServer(cfg, creds, paths.apiServer, c.etcdURL)
-	}
-	return c, nil
 }
 
 func (c *Cluster) startServers(ctx context.Context) error {
@@ -125,6 +125,9 @@ func (c *Cluster) startServers(ctx context.Context) error {
 
 // StopEtcd stops all members of etcd, as a fault; their data and ports stay. It is idempotent.
 func (c *Cluster) StopEtcd() error {
+	if c.attached != nil {
+		return c.attached.StopEtcd()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var stopping sync.WaitGroup
@@ -138,13 +141,26 @@ func (c *Cluster) StopEtcd() error {
 // StartEtcd starts the members of etcd that are stopped or dead, and returns when they are ready.
 // It does nothing if all run, and fails after Stop. Done stays closed after a death, also after a
 // restart.
-func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd...) }
+func (c *Cluster) StartEtcd() error {
+	if c.attached != nil {
+		return c.attached.StartEtcd()
+	}
+	return c.startServer(context.Background(), c.etcd...)
+}
 
 // StopAPIServer stops kube-apiserver only, as StopEtcd does.
-func (c *Cluster) StopAPIServer() error { return c.stopServer(c.apiServer) }
+func (c *Cluster) StopAPIServer() error {
+	if c.attached != nil {
+		return c.attached.StopAPIServer()
+	}
+	return c.stopServer(c.apiServer)
+}
 
 // StartAPIServer starts kube-apiserver again, as StartEtcd does.
 func (c *Cluster) StartAPIServer() error {
+	if c.attached != nil {
+		return c.attached.StartAPIServer()
+	}
 	return c.startServer(context.Background(), c.apiServer)
 }
 
@@ -207,22 +223,26 @@ func (c *Cluster) finish(err error) {
 	})
 }
 
-// Done is closed when a server has died, or when Stop has begun.
+// Done is closed when a server that this process has started has died, or when Stop has begun.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
 // Err returns which server died and how. It returns nil before Done is closed, and after a Stop
-// without a death.
+// without a death. For an attached cluster it also asks the process that runs the servers.
 func (c *Cluster) Err() error {
 	select {
 	case <-c.done:
 		return c.err
 	default:
-		return nil
 	}
+	if c.attached != nil {
+		return c.attached.Err()
+	}
+	return nil
 }
 
-// Stop stops both servers and removes temporary files. It kills a server that does not stop within
-// seconds. A second call waits for the first and returns its result.
+// Stop stops both servers and removes temporary files, or detaches from servers that another
+// process has started. It kills a server that does not stop within seconds. A second call waits for
+// the first and returns its result.
 func (c *Cluster) Stop() error {
 	c.beginStop(errStopped)
 	c.mu.Lock()
@@ -244,8 +264,8 @@ func (c *Cluster) Stop() error {
 		member.stop()
 	}
 	c.watchers.Wait()
-	if err := c.dir.Close(); err != nil {
-		c.stopErr = fmt.Errorf("remove data directory: %w", err)
+	if err := c.release(); err != nil {
+		c.stopErr = fmt.Errorf("release the control plane: %w", err)
 	}
 	return c.stopErr
 }

@@ -5,10 +5,10 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/test/lab/workdir"
 )
 
 const (
@@ -16,8 +16,8 @@ const (
 	adminGroup = "system:masters" // the group of cluster administrators
 )
 
-// credentials are all keys of a cluster, in memory and in files for the children. They are
-// immutable.
+// credentials are all keys of a cluster, in memory and in files for the children and for attached
+// processes. They are immutable.
 type credentials struct {
 	dir                   string
 	etcdCA, clusterCA     *authority
@@ -33,19 +33,35 @@ type credentialFiles struct {
 	signingKey, verificationKey                                          string
 }
 
-func newCredentials(dir *workdir.Dir) (*credentials, error) {
+func newCredentials(dir string) (*credentials, error) {
 	now := time.Now()
-	c := &credentials{dir: dir.Path()}
-	if err := c.issueEtcd(now, dir); err != nil {
+	c := &credentials{dir: dir, files: credentialFilesIn(dir)}
+	if err := c.issueEtcd(now); err != nil {
 		return nil, err
 	}
-	if err := c.issueCluster(now, dir); err != nil {
+	if err := c.issueCluster(now); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *credentials) issueEtcd(now time.Time, dir *workdir.Dir) (err error) {
+func credentialFilesIn(dir string) credentialFiles {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return credentialFiles{
+		etcdCA:          in("etcd-ca.crt"),
+		etcdServerCert:  in("etcd-server.crt"),
+		etcdServerKey:   in("etcd-server.key"),
+		etcdClientCert:  in("etcd-client.crt"),
+		etcdClientKey:   in("etcd-client.key"),
+		clusterCA:       in("ca.crt"),
+		apiServerCert:   in("apiserver.crt"),
+		apiServerKey:    in("apiserver.key"),
+		signingKey:      in("service-account.key"),
+		verificationKey: in("service-account.pub"),
+	}
+}
+
+func (c *credentials) issueEtcd(now time.Time) (err error) {
 	if c.etcdCA, err = newAuthority("trivet etcd", now); err != nil {
 		return err
 	}
@@ -59,9 +75,6 @@ func (c *credentials) issueEtcd(now time.Time, dir *workdir.Dir) (err error) {
 	if c.etcdProbe, err = newProbe(c.etcdCA, c.etcdClient); err != nil {
 		return err
 	}
-	c.files.etcdCA = dir.File("etcd-ca.crt")
-	c.files.etcdServerCert, c.files.etcdServerKey = dir.File("etcd-server.crt"), dir.File("etcd-server.KeyPEM")
-	c.files.etcdClientCert, c.files.etcdClientKey = dir.File("etcd-client.crt"), dir.File("etcd-client.key")
 	return writeSecrets(map[string][]byte{
 		c.files.etcdCA:         c.etcdCA.CertPEM(),
 		c.files.etcdServerCert: server.CertPEM,
@@ -71,7 +84,7 @@ func (c *credentials) issueEtcd(now time.Time, dir *workdir.Dir) (err error) {
 	})
 }
 
-func (c *credentials) issueCluster(now time.Time, dir *workdir.Dir) (err error) {
+func (c *credentials) issueCluster(now time.Time) (err error) {
 	if c.clusterCA, err = newAuthority("trivet kubernetes", now); err != nil {
 		return err
 	}
@@ -79,19 +92,13 @@ func (c *credentials) issueCluster(now time.Time, dir *workdir.Dir) (err error) 
 	if err != nil {
 		return err
 	}
-	if c.admin, err = c.clusterCA.client(now, adminName, adminGroup); err != nil {
-		return err
-	}
-	if c.adminProbe, err = newProbe(c.clusterCA, c.admin); err != nil {
+	if err := c.issueAdmin(now); err != nil {
 		return err
 	}
 	signing, verification, err := newSigningKey()
 	if err != nil {
 		return err
 	}
-	c.files.clusterCA = dir.File("ca.crt")
-	c.files.apiServerCert, c.files.apiServerKey = dir.File("apiserver.crt"), dir.File("apiserver.key")
-	c.files.signingKey, c.files.verificationKey = dir.File("service-account.key"), dir.File("service-account.pub")
 	return writeSecrets(map[string][]byte{
 		c.files.clusterCA:       c.clusterCA.CertPEM(),
 		c.files.apiServerCert:   server.CertPEM,
@@ -99,6 +106,14 @@ func (c *credentials) issueCluster(now time.Time, dir *workdir.Dir) (err error) 
 		c.files.signingKey:      signing,
 		c.files.verificationKey: verification,
 	})
+}
+
+func (c *credentials) issueAdmin(now time.Time) (err error) {
+	if c.admin, err = c.clusterCA.client(now, adminName, adminGroup); err != nil {
+		return err
+	}
+	c.adminProbe, err = newProbe(c.clusterCA, c.admin)
+	return err
 }
 
 func writeSecrets(files map[string][]byte) error {

@@ -6,6 +6,8 @@
 // fails or is cancelled. When this process dies, its children die with it (on Linux by the kernel,
 // see parentdeath_linux.go). The next Start then removes the temporary directory.
 //
+// Attach gives another process the use of a running control plane, with the methods of Cluster.
+//
 // AddAPIServer adds a kube-apiserver on the same etcd. Config.EtcdMembers gives etcd several
 // members, which KillEtcdMember ends alone; CopyEtcd and RestoreEtcd take the data of all back to a
 // moment.

@@ -4,13 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
 )
 
+var errAttached = errors.New("another process has started this control plane: use devcluster.Start")
+
 // KillEtcdMember ends one member of etcd like a crash and returns when the process has ended.
 // StartEtcd starts it again with its data. It is idempotent.
 func (c *Cluster) KillEtcdMember(number int) {
+	if c.attached != nil {
+		panic(errAttached)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.etcd[number].kill()
@@ -19,6 +25,9 @@ func (c *Cluster) KillEtcdMember(number int) {
 // CopyEtcd copies the data of all members to a new directory, as of one moment: no member runs
 // while it is copied, and none notices it.
 func (c *Cluster) CopyEtcd(to string) (err error) {
+	if c.attached != nil {
+		return errAttached
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var frozen []*childprocess.Child
@@ -45,7 +54,7 @@ func (c *Cluster) CopyEtcd(to string) (err error) {
 	}
 	defer func() { _ = copied.Close() }()
 	for _, s := range c.etcd {
-		if err := copyData(c.dir.File(s.name), copied, s.name); err != nil {
+		if err := copyData(filepath.Join(c.creds.dir, s.name), copied, s.name); err != nil {
 			return err
 		}
 	}
@@ -77,10 +86,13 @@ func (c *Cluster) RestoreEtcd(from string) error {
 func (c *Cluster) replaceData(from string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.attached != nil {
+		return errAttached
+	}
 	if c.stopped {
 		return fmt.Errorf("restore etcd: %w", errStopped)
 	}
-	data, err := os.OpenRoot(c.dir.Path())
+	data, err := os.OpenRoot(c.creds.dir)
 	if err != nil {
 		return fmt.Errorf("restore etcd: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
@@ -61,7 +62,7 @@ func (c *Cluster) newPeer(cfg PeerConfig) *server {
 
 // Kubeconfig returns the path of an administrator's kubeconfig for this kube-apiserver.
 func (p *Peer) Kubeconfig() string {
-	return p.cluster.dir.File("kubeconfig-" + p.server.name)
+	return filepath.Join(p.cluster.creds.dir, "kubeconfig-"+p.server.name)
 }
 
 // RESTConfig returns an administrator's configuration for this kube-apiserver.

@@ -35,7 +35,7 @@ func TestStart_ServesUntilStop(t *testing.T) {
 	if want := []string{"default", "kube-node-lease", "kube-public", "kube-system"}; !slices.Equal(names, want) {
 		t.Errorf("namespaces are %v, want %v", names, want)
 	}
-	requirePrivate(t, cluster.dir.Path())
+	requirePrivate(t, cluster.creds.dir)
 
 	pids := cluster.pids()
 	if len(pids) != 2 {

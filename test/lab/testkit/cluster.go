@@ -10,13 +10,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/test/lab/clusterpool"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // startTimeout bounds the start of the shared cluster on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// sharedCluster is started at most once, by the first test that needs it.
+// sharedCluster is made at most once, by the first test that needs it.
 type sharedCluster struct {
 	once    sync.Once
 	cluster *devcluster.Cluster
@@ -30,9 +31,17 @@ func (s *sharedCluster) get() (*devcluster.Cluster, error) {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		s.cluster, s.err = devcluster.Start(ctx, devcluster.Config{})
+		s.cluster, s.err = newCluster(ctx)
 	})
 	return s.cluster, s.err
+}
+
+// newCluster borrows a control plane from the test run, and starts one outside of a test run.
+func newCluster(ctx context.Context) (*devcluster.Cluster, error) {
+	if dir := devcluster.RunDir(); dir != "" {
+		return clusterpool.Borrow(dir)
+	}
+	return devcluster.Start(ctx, devcluster.Config{})
 }
 
 // stop also prevents a later start.
