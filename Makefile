@@ -120,14 +120,16 @@ RACE  ?= on
 THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 1)))
 
 # Tests mostly wait, so three packages at a time, and eight tests of each, keep two processors busy. `make check` has what
-# vet finds. The race detector's pause at the end of each test binary shows nothing here.
+# vet finds. testrun lends the packages control planes, one at a time to each. The race detector's pause at the end of each
+# test binary shows nothing here.
 #
 # Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more,
 # alone on the machine. One that then passes is printed as FLAKE, and is a defect to mend. A data race fails at once, and so
 # does a package of which no test failed: it does not build, or leaves goroutines behind.
 go-test = dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
-	$(if $(RACE),CGO_ENABLED=1 GORACE=atexit_sleep_ms=0) $(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 \
-		--rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
+	go run ./test/lab/cmd/testrun env $(if $(RACE),CGO_ENABLED=1 GORACE=atexit_sleep_ms=0) $(TOOLS)/bin/gotestsum --format standard-quiet \
+		--rerun-fails=1 --rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+		--rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
 		--packages "$(1)" -- $(if $(RACE),-race) -vet=off -timeout 15m -p 3 -parallel 8 || status=$$?; \
 	if [ -s "$$dir/report" ]; then sed 's/^/FLAKE, unless it failed again: /' "$$dir/report"; fi; \
 	awk 'match($$0, /^\{("Time":"[^"]*",)?"Action":"fail","Package":"[^"]*"/) { of = substr($$0, 1, RLENGTH); sub(/.*"Package":/, "", of); \
