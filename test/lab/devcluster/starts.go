@@ -27,7 +27,11 @@ func recordStart(cfg Config) error {
 	if dir == "" {
 		return nil
 	}
-	what := filepath.Base(os.Args[0])
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("record the start: %w", err)
+	}
+	what := filepath.Base(program)
 	if cfg.EtcdOnly {
 		what += " (etcd only)"
 	}

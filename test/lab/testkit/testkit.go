@@ -4,10 +4,10 @@
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 //
-// The first test that needs the cluster borrows one from test/lab/cmd/testrun, which lends it to one
-// binary at a time. Without testrun it starts one (about 3 s). All tests of the binary share it, so
-// each test uses its own Namespace and derives the names of cluster-wide objects from it. Main gives
-// the cluster back or stops it, and fails the run if a goroutine remains.
+// The first test that needs the cluster borrows one from test/lab/cmd/testrun, which lends it to
+// one binary at a time. Without testrun it starts one (about 3 s). All tests of the binary share
+// it, so each test uses its own Namespace and derives the names of cluster-wide objects from it.
+// Main gives the cluster back or stops it, and fails the run if a goroutine remains.
 //
 // Only tests import this package. A test fails if the binaries of the control plane are missing.
 package testkit
