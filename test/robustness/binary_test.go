@@ -26,7 +26,9 @@ func services(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	binary := filepath.Join(t.TempDir(), "services")
-	if output, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, ".").CombinedOutput(); err != nil {
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as `make build`; tests with the race detector have cgo
+	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the services without the race detector: %v\n%s", err, output)
 	}
 	return binary
