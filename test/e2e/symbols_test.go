@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -13,7 +15,15 @@ import (
 func TestBinaries_HaveNoSymbolOfTheLaboratory(t *testing.T) {
 	const module = `\bgithub\.com/trivet-dev/trivet/`
 	laboratory, servers := regexp.MustCompile(module+`test/lab/\S*`), regexp.MustCompile(module+`(services|gateway)[/.]\S*`)
-	for _, name := range []string{"trivet", "trivet-agent", "trivet-server", "trivet-lab"} {
+	commands, err := os.ReadDir(filepath.Join("..", "..", "cmd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"trivet-lab"}
+	for _, command := range commands {
+		names = append(names, command.Name())
+	}
+	for _, name := range names {
 		symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", gobuild.Command(t, name)).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", name, err, symbols)
