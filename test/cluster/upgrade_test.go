@@ -235,11 +235,8 @@ func previousArchive(t *testing.T) string {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", *previousCommit, err, output)
 	}
-	// Older commits have a command for each server.
-	if _, err := os.Stat(filepath.Join(binaries, "leasesvc")); errors.Is(err, os.ErrNotExist) {
-		if err := gobuild.LinkServers(binaries); err != nil {
-			t.Fatal(err)
-		}
+	if err := gobuild.LinkServers(binaries); err != nil {
+		t.Fatal(err)
 	}
 	programs, err := filepath.Glob(filepath.Join(binaries, "*"))
 	if err != nil {

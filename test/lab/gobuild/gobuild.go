@@ -2,6 +2,7 @@
 package gobuild
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -63,10 +64,11 @@ func build(dir, program string) error {
 	return nil
 }
 
-// LinkServers makes the links to trivet-server in dir that select a server by its name.
+// LinkServers makes the links to trivet-server in dir that select a server by its name. A name that
+// exists stays: older commits have a command for each server.
 func LinkServers(dir string) error {
 	for _, name := range servers() {
-		if err := os.Symlink(server, filepath.Join(dir, name)); err != nil {
+		if err := os.Symlink(server, filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}

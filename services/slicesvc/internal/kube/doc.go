@@ -26,5 +26,6 @@
 // compression costs kube-apiserver about as much as encoding.
 //
 // The generated clientset of client-go would register every kind of Kubernetes and cost more memory
-// than thousands of Pods. A test checks that no package of slicesvc imports it.
+// than thousands of Pods. A test checks that slicesvc does not depend on it. trivet-server links it
+// for leasesvc and bootstrapsvc.
 package kube
