@@ -26,6 +26,7 @@ func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *faultproxy.Relay,
 }
 
 func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -42,6 +43,7 @@ func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
 }
 
 func TestFault_RevokedLeaseMovesShard(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
 	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
@@ -59,6 +61,7 @@ func TestFault_RevokedLeaseMovesShard(t *testing.T) {
 
 // A guarded write of an old term has no effect, from any sender at any time.
 func TestFault_GuardRefusesOldEpoch(t *testing.T) {
+	t.Parallel()
 	terms := make(chan *term.Term, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
 		terms <- held
@@ -95,6 +98,7 @@ func TestFault_GuardRefusesOldEpoch(t *testing.T) {
 }
 
 func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -113,6 +117,7 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 // only after the pause in which the holder learns of the deletion, or once the holder has announced
 // that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
 	allHeld(t, h, 64)
@@ -157,6 +162,7 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 }
 
 func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	var log testkit.LogBuffer
 	w := &faultyConn{}
@@ -173,6 +179,7 @@ func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
 }
 
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -186,6 +193,7 @@ func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 // A replica whose renewals fail stops before etcd deletes its keys. It does not rejoin while they
 // fail.
 func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	ended := make(chan time.Time, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -223,6 +231,7 @@ func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
 }
 
 func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
+	t.Parallel()
 	cluster := ownEtcd(t)
 	h := newHistory()
 	a, b := join(t, cluster, "a", h.body("a")), join(t, cluster, "b", h.body("b"))
@@ -253,6 +262,7 @@ func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
 }
 
 func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
+	t.Parallel()
 	cluster := ownEtcd(t)
 	h := newHistory()
 	p := join(t, cluster, "a", h.body("a"), ttl(20*time.Second))
@@ -318,6 +328,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 }
 
 func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	returned := make(chan struct{})
 	h := newHistory()
@@ -348,6 +359,7 @@ func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
 
 // A body that outlives its session blocks only its own shard on this replica.
 func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	h := newHistory()
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -384,6 +396,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 }
 
 func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
+	t.Parallel()
 	r := newRelay(t, etcd(t))
 	r.Disconnect(true)
 	h := newHistory()
@@ -400,6 +413,7 @@ func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 }
 
 func TestFault_EtcdAbsentAtStopDoesNotDelayStop(t *testing.T) {
+	t.Parallel()
 	r := newRelay(t, etcd(t))
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))

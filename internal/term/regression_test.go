@@ -74,6 +74,7 @@ func compareWithElection(t *testing.T, scenario func(*testing.T, method) error) 
 }
 
 func TestEtcdElectionDefect_SessionLostWhileWaiting(t *testing.T) {
+	t.Parallel()
 	compareWithElection(t, sessionLostWhileWaiting)
 }
 
@@ -121,6 +122,7 @@ func keyLeftAfterBrokenWatch(t *testing.T, c method) error {
 }
 
 func TestEtcdElectionDefect_HandoverIsNotForgottenAfterAnError(t *testing.T) {
+	t.Parallel()
 	compareWithElection(t, handoverForgotten)
 }
 

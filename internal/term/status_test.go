@@ -16,6 +16,7 @@ import (
 // Shards of a new replica first wait for the budget of moves, then drain. Each move has a target
 // and a time.
 func TestStatus_ShowsMoves(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	finish := make(chan struct{})
@@ -75,6 +76,7 @@ func movesOf(p *testReplica) []term.Move {
 }
 
 func TestStatus_ShowsReleaseTimeOfVacantShard(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	p := join(t, etcd(t), "a", func(context.Context, *term.Term) error { return errors.New("cannot work") })
 	testkit.Eventually(t, testTimeout, func() error {
@@ -88,6 +90,7 @@ func TestStatus_ShowsReleaseTimeOfVacantShard(t *testing.T) {
 
 // The replica that ends a gap observes it.
 func TestMetrics_GapsOfHandovers(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	registry := prometheus.NewRegistry()
