@@ -21,7 +21,6 @@ import (
 )
 
 func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	var all []*testReplica
 	for _, id := range []string{"a", "b", "c"} {
@@ -56,7 +55,6 @@ func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
 }
 
 func TestCandidate_TermMatchesItsKey(t *testing.T) {
-	t.Parallel()
 	terms := make(chan *term.Term, 1)
 	var changes []term.Change // Run's goroutine appends, and has ended when they are read
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -98,7 +96,6 @@ func TestCandidate_TermMatchesItsKey(t *testing.T) {
 }
 
 func TestCandidate_MembershipChangeMovesFewestShards(t *testing.T) {
-	t.Parallel()
 	const n = 64
 	h := newHistory()
 	first := join(t, etcd(t), "a", h.body("a"), shards(n))
@@ -130,7 +127,6 @@ func TestCandidate_MembershipChangeMovesFewestShards(t *testing.T) {
 }
 
 func TestCandidate_GracefulHandover(t *testing.T) {
-	t.Parallel()
 	const rounds = 20
 	h := newHistory()
 	var gaps []time.Duration
@@ -201,7 +197,6 @@ func TestCandidate_ReplicaThatCannotWorkLosesTheShard(t *testing.T) {
 }
 
 func TestCandidate_MemberWithoutShards(t *testing.T) {
-	t.Parallel()
 	p := join(t, etcd(t), "a", nil, shards(0))
 	testkit.Eventually(t, testTimeout, p.Check)
 	if status := p.Status(); !status.Session.Alive || len(status.Shards) != 0 {
@@ -214,7 +209,6 @@ func TestCandidate_MemberWithoutShards(t *testing.T) {
 }
 
 func TestCandidate_ExistingMemberKeyIsNotOverwritten(t *testing.T) {
-	t.Parallel()
 	client := dial(t, etcd(t), &faultyConn{})
 	key := membersPrefix(t) + "a"
 	if _, err := client.Put(t.Context(), key, "foreign"); err != nil {
@@ -239,7 +233,6 @@ func TestCandidate_ExistingMemberKeyIsNotOverwritten(t *testing.T) {
 }
 
 func TestCandidate_DifferentShardCountsNeverRunTogether(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	old := join(t, etcd(t), "old", h.body("old"), shards(2))
 	allHeld(t, h, 2)
@@ -282,7 +275,6 @@ func TestCandidate_RequestsAtRestAreIndependentOfShards(t *testing.T) {
 }
 
 func TestCandidate_Metrics(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	registry := prometheus.NewRegistry()
 	p := join(t, etcd(t), "a", h.body("a"), shards(3), func(c *term.Config) { c.Metrics = registry })
@@ -363,7 +355,6 @@ func TestNew_StartsNothing(t *testing.T) {
 }
 
 func TestDirectory_FollowsMembersOfEveryService(t *testing.T) {
-	t.Parallel()
 	client := dial(t, etcd(t), &faultyConn{})
 	ctx, cancel := context.WithCancel(t.Context())
 	directory := term.NewDirectory(client, clusterName(t), slog.New(slog.DiscardHandler))

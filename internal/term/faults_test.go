@@ -61,7 +61,6 @@ func TestFault_RevokedLeaseMovesShard(t *testing.T) {
 
 // A guarded write of an old term has no effect, from any sender at any time.
 func TestFault_GuardRefusesOldEpoch(t *testing.T) {
-	t.Parallel()
 	terms := make(chan *term.Term, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
 		terms <- held
@@ -98,7 +97,6 @@ func TestFault_GuardRefusesOldEpoch(t *testing.T) {
 }
 
 func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -117,7 +115,6 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 // only after the pause in which the holder learns of the deletion, or once the holder has announced
 // that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
 	allHeld(t, h, 64)
@@ -162,7 +159,6 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 }
 
 func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	var log testkit.LogBuffer
 	w := &faultyConn{}
@@ -179,7 +175,6 @@ func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
 }
 
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
-	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -328,7 +323,6 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 }
 
 func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
-	t.Parallel()
 	release := make(chan struct{})
 	returned := make(chan struct{})
 	h := newHistory()
@@ -359,7 +353,6 @@ func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
 
 // A body that outlives its session blocks only its own shard on this replica.
 func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
-	t.Parallel()
 	release := make(chan struct{})
 	h := newHistory()
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -396,7 +389,6 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 }
 
 func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
-	t.Parallel()
 	r := newRelay(t, etcd(t))
 	r.Disconnect(true)
 	h := newHistory()

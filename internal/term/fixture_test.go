@@ -47,8 +47,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sharedEtcd is the etcd of all tests that do not stop it. A compaction breaks watches and reads of
-// other tests, so a test that compacts it is not parallel.
+// sharedEtcd is the etcd of all tests that do not stop it. Tests that wait for two seconds and more
+// are parallel; the others would only make sessions late. A compaction breaks watches and reads of
+// other tests, so a test that compacts this etcd is not parallel.
 var sharedEtcd = sync.OnceValues(startEtcd)
 
 func startEtcd() (*devcluster.Cluster, error) {

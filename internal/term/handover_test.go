@@ -16,7 +16,6 @@ import (
 
 // The TTL is so long that a replica that waited for a lease or a claim delay would fail the test.
 func TestStop_ShardsMoveBeforeSlowestBodyReturns(t *testing.T) {
-	t.Parallel()
 	const n = 16
 	h := newHistory()
 	long := ttl(2 * testTimeout)
@@ -68,7 +67,6 @@ func TestStop_ShardsMoveBeforeSlowestBodyReturns(t *testing.T) {
 // A claim compares the anchor's key and is refused if the anchor has left. When the anchor stops,
 // other replicas must claim its shards without delay.
 func TestStop_AnchorShardsMoveAtOnce(t *testing.T) {
-	t.Parallel()
 	const n, rounds = 32, 7
 	h := newHistory()
 	var took []time.Duration
@@ -102,7 +100,6 @@ func TestStop_AnchorShardsMoveAtOnce(t *testing.T) {
 // Replicas may hand shards over before a new replica has read anything. It must see that they were
 // handed over, and start them without a pause.
 func TestJoin_HandedOverShardsStartWithoutPause(t *testing.T) {
-	t.Parallel()
 	const n = 16
 	h := newHistory()
 	join(t, etcd(t), "a", h.body("a"), shards(n))

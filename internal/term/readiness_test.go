@@ -129,7 +129,6 @@ func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
 // A replica that prefers others keeps its shards, gets none from ready ones, and takes them at once
 // from a replica that yields.
 func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
-	t.Parallel()
 	const n = 8
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))

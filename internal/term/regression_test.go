@@ -74,7 +74,6 @@ func compareWithElection(t *testing.T, scenario func(*testing.T, method) error) 
 }
 
 func TestEtcdElectionDefect_SessionLostWhileWaiting(t *testing.T) {
-	t.Parallel()
 	compareWithElection(t, sessionLostWhileWaiting)
 }
 

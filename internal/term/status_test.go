@@ -76,7 +76,6 @@ func movesOf(p *testReplica) []term.Move {
 }
 
 func TestStatus_ShowsReleaseTimeOfVacantShard(t *testing.T) {
-	t.Parallel()
 	began := time.Now()
 	p := join(t, etcd(t), "a", func(context.Context, *term.Term) error { return errors.New("cannot work") })
 	testkit.Eventually(t, testTimeout, func() error {
@@ -90,7 +89,6 @@ func TestStatus_ShowsReleaseTimeOfVacantShard(t *testing.T) {
 
 // The replica that ends a gap observes it.
 func TestMetrics_GapsOfHandovers(t *testing.T) {
-	t.Parallel()
 	const n = 8
 	h := newHistory()
 	registry := prometheus.NewRegistry()
