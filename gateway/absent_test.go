@@ -9,6 +9,7 @@ import (
 )
 
 func TestListShards_NamesServicesWithoutAReplica(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvc("l1")
 	_, l1 := k.start(t, "l1")
 	service := startGateway(t, newDirectory(l1), longTimeout)

@@ -176,6 +176,7 @@ const viaGateway = " by gateway via g1"
 // What the gateway asks for a caller carries the caller, over gRPC and HTTP; what it asks for all
 // or for itself carries no caller.
 func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
+	t.Parallel()
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(4, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
@@ -227,6 +228,7 @@ func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
 // The gateway believes another gateway, passes the original caller on, and ignores the claims of
 // others.
 func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
+	t.Parallel()
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(1, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
@@ -262,6 +264,7 @@ func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
 
 // A refusal by a service is the answer. It is no replica that does not answer.
 func TestAccess_ARefusalByAServiceIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(4, "l1", "l2")
 	leasesvc.access = newAccessOfReplicas(callers)
@@ -293,6 +296,7 @@ func TestAccess_ARefusalByAServiceIsTheAnswer(t *testing.T) {
 // A caller cannot repair the credentials of the gateway, so that it does not get 401 or 403 for
 // them.
 func TestAccess_AGatewayThatServicesDoNotAcceptIsUnavailable(t *testing.T) {
+	t.Parallel()
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(1, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)

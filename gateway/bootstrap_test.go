@@ -98,6 +98,7 @@ var anyCalls = map[string]func(*testing.T, clientOfBootstrapsvc) (string, error)
 }
 
 func TestBootstrap_CallsForTheLeaderFollowIt(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b2")
 	one, m1 := c.start(t, "b1")
 	_, m2 := c.start(t, "b2")
@@ -119,6 +120,7 @@ func TestBootstrap_CallsForTheLeaderFollowIt(t *testing.T) {
 }
 
 func TestBootstrap_WithoutALeader(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("")
 	_, m1 := c.start(t, "b1")
 	_, m2 := c.start(t, "b2")
@@ -136,6 +138,7 @@ func TestBootstrap_WithoutALeader(t *testing.T) {
 }
 
 func TestBootstrap_NoReplicaAnswers(t *testing.T) {
+	t.Parallel()
 	client := bootstrapClient(t, newDirectory(dead(t, "bootstrapsvc", "b1"), healthy(t, "leasesvc", "l1")), longTimeout)
 	for _, calls := range []map[string]func(*testing.T, clientOfBootstrapsvc) (string, error){leaderCalls, anyCalls} {
 		for _, call := range calls {
@@ -147,6 +150,7 @@ func TestBootstrap_NoReplicaAnswers(t *testing.T) {
 
 // Each replica has its own kube-apiserver: another one may be able to answer.
 func TestBootstrap_CallsForAnyReplicaSkipOneThatCannotAnswer(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(*bootstrapReplica){
 		"its kube-apiserver is down": func(s *bootstrapReplica) { s.disconnected.Store(true) },
 		"it is stopping":             func(s *bootstrapReplica) { s.stopping.Store(true) },
@@ -177,6 +181,7 @@ func TestBootstrap_CallsForAnyReplicaSkipOneThatCannotAnswer(t *testing.T) {
 }
 
 func TestBootstrap_AnswersPassUnchanged(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	c.find("30081")
@@ -293,6 +298,7 @@ func (w *watchedFindings) check(ports ...string) {
 }
 
 func TestWatchFindings_FollowsTheTermFromReplicaToReplica(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	c.find("30081")
@@ -338,6 +344,7 @@ func TestWatchFindings_FollowsTheTermFromReplicaToReplica(t *testing.T) {
 }
 
 func TestWatchFindings_LeaderIsMissingUntilTheNextTerm(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	one, m1 := c.start(t, "b1")
@@ -369,6 +376,7 @@ func TestWatchFindings_LeaderIsMissingUntilTheNextTerm(t *testing.T) {
 }
 
 func TestWatchFindings_NoLeaderAnswers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		members func(*testing.T) *directory
 		reason  rpcerror.Reason
@@ -410,6 +418,7 @@ func olderVersion(t *testing.T) *directory {
 }
 
 func TestWatchFindings_ManyWatchersShareOneStream(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	one, m1 := c.start(t, "b1")
@@ -459,6 +468,7 @@ func watchAPIServers(t *testing.T, client clientOfBootstrapsvc, token string) (u
 }
 
 func TestWatchAPIServers_ContinuesAtAnotherReplica(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.setAPIServers(apiserver("10.0.0.1", true))
 	one, m1 := c.start(t, "b1")
@@ -477,6 +487,7 @@ func TestWatchAPIServers_ContinuesAtAnotherReplica(t *testing.T) {
 
 // What was reported stays, and a bookmark says that it may be out of date.
 func TestWatchAPIServers_IsIncompleteWithoutAReplica(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.setAPIServers(apiserver("10.0.0.1", true))
 	one, m1 := c.start(t, "b1")
@@ -499,6 +510,7 @@ func TestWatchAPIServers_IsIncompleteWithoutAReplica(t *testing.T) {
 }
 
 func TestWatchBaselineAndRepairs_SendChanges(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	_, m1 := c.start(t, "b1")
 	client := bootstrapClient(t, newDirectory(m1), longTimeout)
@@ -537,6 +549,7 @@ func TestWatchBaselineAndRepairs_SendChanges(t *testing.T) {
 
 // A list and a watch with its token together miss nothing and repeat nothing.
 func TestLists_WatchGoesOnAfterThem(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.setAPIServers(apiserver("10.0.0.1", true))
 	_, m1 := c.start(t, "b1")
@@ -564,6 +577,7 @@ func TestLists_WatchGoesOnAfterThem(t *testing.T) {
 
 // An ended finding is deleted for a reader that did not ask for ended ones.
 func TestWatchFindings_FilterDecidesWhatExists(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	c.find("30081")
@@ -591,6 +605,7 @@ func TestWatchFindings_FilterDecidesWhatExists(t *testing.T) {
 
 // A request that writes is repeated only at the replica that knows it by its id.
 func TestWrites_LostAnswers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		lost    int64
 		id      string
@@ -631,6 +646,7 @@ func TestWrites_LostAnswers(t *testing.T) {
 }
 
 func TestBootstrap_StopEndsWatches(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	_, m1 := c.start(t, "b1")
 	service := newGateway(t, newDirectory(m1), longTimeout)
@@ -667,6 +683,7 @@ func postJSON(t *testing.T, service *gateway.Service, path, body string) (*http.
 }
 
 func TestHTTP_RoutesOfBootstrap(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b2")
 	c.find("30080")
 	c.find("30081")
@@ -712,6 +729,7 @@ func TestHTTP_RoutesOfBootstrap(t *testing.T) {
 }
 
 func TestHTTP_ErrorsOfBootstrap(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	one, m1 := c.start(t, "b1")
 	service := startGateway(t, newDirectory(m1), longTimeout)
@@ -754,6 +772,7 @@ func TestHTTP_ErrorsOfBootstrap(t *testing.T) {
 
 // A thousand names exceed a URL, and fit into a body.
 func TestHTTP_PlansForManyNames(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	var names []string
 	const many = 1000
@@ -771,6 +790,7 @@ func TestHTTP_PlansForManyNames(t *testing.T) {
 }
 
 func TestBootstrap_FollowsAReplacedReplica(t *testing.T) {
+	t.Parallel()
 	c := newBootstrapsvc("b1")
 	c.find("30080")
 	_, m1 := c.start(t, "b1")

@@ -30,6 +30,7 @@ func record(log *decisions.Log, action decisions.Action, message string) {
 // The decisions of all replicas of all services are one list in the order of time. A replica that
 // does not answer and a service without replicas are named.
 func TestDecisions_OfAllReplicasInOrderOfTime(t *testing.T) {
+	t.Parallel()
 	l1, first := decider(t, "leasesvc", "l1")
 	l2, second := decider(t, "leasesvc", "l2")
 	s1, third := decider(t, "slicesvc", "s1")

@@ -34,6 +34,7 @@ func (h historyJSON) last(service, name string) any {
 // The gateway samples the status by itself. The counts of a service whose leader does not answer
 // are gaps.
 func TestHistory_IsSampledWithoutReaders(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1"), hanging(t, "slicesvc", "s1"), healthy(t, "gateway", "g1")), time.Second)
 	var got historyJSON
 	testkit.Eventually(t, 20*time.Second, func() error {
@@ -68,6 +69,7 @@ func TestHistory_IsSampledWithoutReaders(t *testing.T) {
 
 // The history needs the same right as the status.
 func TestHistory_NeedsTheRightToTheStatus(t *testing.T) {
+	t.Parallel()
 	callers := httpaccesstest.New(t)
 	g := startSecured(t, callers, newDirectory(), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
 	for caller, want := range map[httpaccesstest.Caller]int{

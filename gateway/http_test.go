@@ -74,6 +74,7 @@ func decode(t *testing.T, body []byte, into any) {
 
 // Scripts rely on each field, also if it is empty.
 func TestHTTP_AnswersHaveEmptyFieldsToo(t *testing.T) {
+	t.Parallel()
 	_, m1 := newLeasesvc("l1").start(t, "l1")
 	service := startGateway(t, newDirectory(m1), longTimeout)
 
@@ -92,6 +93,7 @@ func TestHTTP_AnswersHaveEmptyFieldsToo(t *testing.T) {
 }
 
 func TestHTTP_Errors(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(dead(t, "leasesvc", "l1")), longTimeout)
 	withBody := func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("{}")), 2 }
 	withJSON := func(r *http.Request) { r.Header.Set("Content-Type", "application/json") }
@@ -143,6 +145,7 @@ func TestHTTP_Errors(t *testing.T) {
 }
 
 func TestHTTP_HostsOfThisMachine(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	for _, host := range []string{"localhost:7680", "LOCALHOST", "127.0.0.1", "[::1]:80", "::1"} {
 		r := request(t, service, http.MethodGet, "/v1/nodes")
@@ -154,6 +157,7 @@ func TestHTTP_HostsOfThisMachine(t *testing.T) {
 }
 
 func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 
 	response, body := send(t, service, http.MethodHead, "/v1/nodes:watch")
@@ -164,6 +168,7 @@ func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
 }
 
 func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	for _, path := range []string{"/", "/assets/main.js", "/v1/nodes", "/nowhere"} {
 		r := request(t, service, http.MethodGet, path)
@@ -186,6 +191,7 @@ func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
 }
 
 func TestHTTP_PageHasETags(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(), longTimeout)
 	tests := []struct{ path, contentType string }{
 		{path: "/", contentType: "text/html; charset=utf-8"},
@@ -207,6 +213,7 @@ func TestHTTP_PageHasETags(t *testing.T) {
 }
 
 func TestHTTP_WatchHasALinePerEvent(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(2, "l1")
 	_, m1 := k.start(t, "l1")
 	service := newGateway(t, newDirectory(m1), longTimeout)
@@ -260,6 +267,7 @@ func oneOfLeasesvc(t *testing.T) term.Member {
 
 // A client that announces a body and never sends it must not hold the connection.
 func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	conn, err := net.Dial("tcp", service.HTTPAddress())
 	if err != nil {
@@ -281,6 +289,7 @@ func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
 }
 
 func TestHTTP_OversizeHeadersAreRejected(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	r := request(t, service, http.MethodGet, "/v1/nodes")
 	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
@@ -297,6 +306,7 @@ func TestHTTP_OversizeHeadersAreRejected(t *testing.T) {
 }
 
 func TestRun_PortInUseNamesItsFlag(t *testing.T) {
+	t.Parallel()
 	taken := listen(t)
 	defer taken.Close()
 	service, err := gateway.New(gateway.Config{HTTPListen: taken.Addr().String(), BackendTimeout: time.Second}, deps(newDirectory()))

@@ -27,6 +27,7 @@ func startWithNodes(t *testing.T) *gateway.Service {
 }
 
 func TestHTTP_RoutesOfNodes(t *testing.T) {
+	t.Parallel()
 	service := startWithNodes(t)
 	tests := []struct {
 		path, want string
@@ -56,6 +57,7 @@ func TestHTTP_RoutesOfNodes(t *testing.T) {
 }
 
 func TestHTTP_ErrorsOfNodes(t *testing.T) {
+	t.Parallel()
 	service := startWithNodes(t)
 	tests := []struct {
 		name, method, path, reason string
@@ -94,6 +96,7 @@ func TestHTTP_ErrorsOfNodes(t *testing.T) {
 }
 
 func TestHTTP_PagesOfNodesGoOnByToken(t *testing.T) {
+	t.Parallel()
 	service := startWithNodes(t)
 	var got []string
 	query := url.Values{"pageSize": {"5"}}
@@ -125,6 +128,7 @@ func TestHTTP_PagesOfNodesGoOnByToken(t *testing.T) {
 
 // The largest page that may be asked for is larger than what gRPC takes by default.
 func TestHTTP_LargestPage(t *testing.T) {
+	t.Parallel()
 	const nodes = 5000
 	k := newLeasesvc("l1")
 	k.change(func() {
@@ -146,6 +150,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 }
 
 func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
+	t.Parallel()
 	service := startWithNodes(t)
 	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zones=zones/z%3Ab"))
 	if err != nil {
@@ -172,6 +177,7 @@ func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
 }
 
 func TestHTTP_ForeignNamesReadNoNodes(t *testing.T) {
+	t.Parallel()
 	service := startWithNodes(t)
 	for _, path := range []string{"/v1/nodes", "/v1/nodes:watch", "/v1/leases", "/v1/nodes/n00:explain"} {
 		r := request(t, service, http.MethodGet, path)

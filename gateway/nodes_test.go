@@ -56,6 +56,7 @@ func newLeasesvcWithNodes(count int, leaders ...string) *fakeLeasesvc {
 }
 
 func TestGetNodeHealth_LeaderIsFoundAndRemembered(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(8, "l1", "l2", "l3")
 	one, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -88,6 +89,7 @@ func TestGetNodeHealth_LeaderIsFoundAndRemembered(t *testing.T) {
 }
 
 func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(1, "l1")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -102,6 +104,7 @@ func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
 }
 
 func TestNodeReads_AnswersPassUnchanged(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(1, "l1")
 	k.put("n01", "z:a", silent)
 	_, m1 := k.start(t, "l1")
@@ -130,6 +133,7 @@ func TestNodeReads_AnswersPassUnchanged(t *testing.T) {
 }
 
 func TestNodeReads_LeaderCannotBeReached(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(1, "l1")
 	_, m2 := k.start(t, "l2")
 	gone := dead(t, "leasesvc", "l1")
@@ -154,6 +158,7 @@ func TestNodeReads_LeaderCannotBeReached(t *testing.T) {
 }
 
 func TestNodeReads_LoopDisabledOnlyIfItIsOffEverywhere(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(1, "l2")
 	one, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -204,6 +209,7 @@ func names(t *testing.T, client clientOfLeasesvc, request *nodev1.ListNodeHealth
 }
 
 func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(40, "l1", "l2", "l3", "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -238,6 +244,7 @@ func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
 }
 
 func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(9, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -255,6 +262,7 @@ func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
 }
 
 func TestLists_NameMissingReplicas(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(12, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -341,6 +349,7 @@ func (v *watchedNodes) bookmark(t *testing.T) {
 }
 
 func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(20, "l1", "l2", "l3")
 	k.put("n99", "z:b", silent)
 	_, m1 := k.start(t, "l1")
@@ -361,6 +370,7 @@ func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
 }
 
 func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(6, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -382,6 +392,7 @@ func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
 }
 
 func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(10, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -403,6 +414,7 @@ func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
 }
 
 func TestWatchNodeHealth_NoReplicaAnswers(t *testing.T) {
+	t.Parallel()
 	v := watchNodes(t, nodeClient(t, newDirectory(dead(t, "leasesvc", "l1"))))
 
 	_, err := v.stream.Recv()
@@ -411,6 +423,7 @@ func TestWatchNodeHealth_NoReplicaAnswers(t *testing.T) {
 }
 
 func TestWatchNodeHealth_ManyClientsShareTheStreams(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(5, "l1")
 	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
@@ -423,6 +436,7 @@ func TestWatchNodeHealth_ManyClientsShareTheStreams(t *testing.T) {
 }
 
 func TestWatchLeases_StartsAgainIfItCannotResume(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(4, "l1")
 	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
@@ -463,6 +477,7 @@ func TestWatchLeases_StartsAgainIfItCannotResume(t *testing.T) {
 }
 
 func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(1, "l1")
 	_, m1 := k.start(t, "l1")
 	service := newGateway(t, newDirectory(m1), longTimeout)

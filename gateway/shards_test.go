@@ -15,6 +15,7 @@ import (
 )
 
 func TestListShards_OfAllServices(t *testing.T) {
+	t.Parallel()
 	k, p := newLeasesvc("l1", "l2", "", "l1"), newSlicesvc("s1")
 	_, l1 := k.start(t, "l1")
 	_, l2 := k.start(t, "l2")
@@ -52,6 +53,7 @@ func TestListShards_OfAllServices(t *testing.T) {
 
 // A short list must not look complete, although each registered replica answered.
 func TestLists_NameShardsWithoutALeader(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(12, "l1", "", "l2", "")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -76,6 +78,7 @@ func TestLists_NameShardsWithoutALeader(t *testing.T) {
 
 // The process at an address may be another one than the replica that was asked.
 func TestReads_AnswerOfAnotherReplicaDoesNotCount(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(8, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -102,6 +105,7 @@ func TestReads_AnswerOfAnotherReplicaDoesNotCount(t *testing.T) {
 
 // A list and a watch with its token together miss nothing and repeat nothing.
 func TestListNodeHealth_WatchGoesOnAfterIt(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(6, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
@@ -143,6 +147,7 @@ func recvNode(stream nodev1.NodeHealthService_WatchNodeHealthClient, err error) 
 }
 
 func TestWatchZones_FollowsTheLeader(t *testing.T) {
+	t.Parallel()
 	k := newLeasesvcWithNodes(4, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")

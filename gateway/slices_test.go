@@ -21,7 +21,7 @@ import (
 // sliceClient runs a gateway over the members and returns a client of its SliceService.
 func sliceClient(t *testing.T, members *directory) slicev1.SliceServiceClient {
 	t.Helper()
-	service := startGateway(t, members, 2*time.Second) // enough for a busy machine
+	service := startGateway(t, members, longTimeout)
 	return slicev1.NewSliceServiceClient(testkit.Serve(t, service.Register))
 }
 
@@ -35,6 +35,7 @@ func newSlicesvcWithServices(count int, leaders ...string) *fakeSlicesvc {
 }
 
 func TestGetServiceSlices_LeaderAnswersElseAnyReplica(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(8, "r1", "r2", "r3", "r2")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -59,6 +60,7 @@ func TestGetServiceSlices_LeaderAnswersElseAnyReplica(t *testing.T) {
 
 // A replica that was frozen answers as the leader that it was, and faster than its successor.
 func TestSliceReads_AnAnswerOfAnEarlierTermDoesNotCount(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(1, "r2")
 	one, m1 := p.start(t, "r1")
 	two, m2 := p.start(t, "r2")
@@ -86,6 +88,7 @@ func TestSliceReads_AnAnswerOfAnEarlierTermDoesNotCount(t *testing.T) {
 }
 
 func TestSliceReads_HangingLeaderDelaysNoOtherReplica(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -103,6 +106,7 @@ func TestSliceReads_HangingLeaderDelaysNoOtherReplica(t *testing.T) {
 }
 
 func TestSliceReads_AnswersPassUnchanged(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(1, "r1")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -127,6 +131,7 @@ func TestSliceReads_AnswersPassUnchanged(t *testing.T) {
 
 // A cache that lags does not have a new object, and still has one that is gone.
 func TestSliceReads_NotFoundNeedsTheLeaderOrAllReplicas(t *testing.T) {
+	t.Parallel()
 	there, absent := serviceName("shop", "s00"), serviceName("shop", "none")
 	for name, c := range map[string]struct {
 		prepare func(leader, lagging, newest *sliceReplica)
@@ -177,6 +182,7 @@ func TestSliceReads_NotFoundNeedsTheLeaderOrAllReplicas(t *testing.T) {
 }
 
 func TestSliceReads_NoReplicaAnswers(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(1, "r1")
 	syncing, m1 := p.start(t, "r1")
 	syncing.syncing.Store(true)
@@ -191,6 +197,7 @@ func TestSliceReads_NoReplicaAnswers(t *testing.T) {
 }
 
 func TestReconcileService_GoesToTheLeader(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(4, "r1", "r2")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -212,6 +219,7 @@ func TestReconcileService_GoesToTheLeader(t *testing.T) {
 }
 
 func TestListServiceSlices_EachServiceOnceFromItsLeader(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(25, "r1", "r2", "r3", "r1")
 	p.put(serviceName("else", "far"), 1)
 	_, m1 := p.start(t, "r1")
@@ -297,6 +305,7 @@ func isBookmark(event *slicev1.WatchServiceSlicesResponse) bool {
 }
 
 func TestWatchServiceSlices_MergesAllReplicas(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(6, "r1", "r2")
 	p.put(serviceName("else", "far"), 1)
 	_, m1 := p.start(t, "r1")
@@ -345,6 +354,7 @@ func TestWatchServiceSlices_MergesAllReplicas(t *testing.T) {
 
 // Without any leader no Service is lost when a replica is replaced.
 func TestWatchServiceSlices_WithoutLeadersServicesStay(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(3, "")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -364,6 +374,7 @@ func TestWatchServiceSlices_WithoutLeadersServicesStay(t *testing.T) {
 }
 
 func TestWatchServiceSlices_NoReplicaAnswers(t *testing.T) {
+	t.Parallel()
 	stream, err := sliceClient(t, newDirectory(dead(t, "slicesvc", "r1"))).WatchServiceSlices(t.Context(), &slicev1.WatchServiceSlicesRequest{})
 	if err == nil {
 		_, err = stream.Recv()
@@ -372,6 +383,7 @@ func TestWatchServiceSlices_NoReplicaAnswers(t *testing.T) {
 }
 
 func TestHTTP_RoutesOfSlices(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(3, "r1")
 	_, m1 := p.start(t, "r1")
 	service := startGateway(t, newDirectory(m1), longTimeout)
@@ -391,6 +403,7 @@ func TestHTTP_RoutesOfSlices(t *testing.T) {
 }
 
 func TestHTTP_ReconcilesNothing(t *testing.T) {
+	t.Parallel()
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")
 	service := startGateway(t, newDirectory(m1), longTimeout)

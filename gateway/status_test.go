@@ -49,6 +49,7 @@ func client(t *testing.T, members *directory, timeout time.Duration) gatewayv1.C
 }
 
 func TestGetClusterStatus_AllHealthy(t *testing.T) {
+	t.Parallel()
 	members := newDirectory(healthy(t, "bootstrapsvc", "b1"), healthy(t, "gateway", "g1"), healthy(t, "leasesvc", "l1"), healthy(t, "slicesvc", "s1"))
 
 	response, err := client(t, members, longTimeout).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
@@ -102,6 +103,7 @@ func TestGetClusterStatus_SlowAndDeadReplicasDelayNoOthers(t *testing.T) {
 }
 
 func TestGetClusterStatus_NoReplicaAnswers(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name     string
 		members  []term.Member
@@ -138,6 +140,7 @@ func checkNoSource(t *testing.T, err error, mentions ...string) {
 
 // A process at the address of a dead one must not count as the dead one, nor wait for its backoff.
 func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
+	t.Parallel()
 	successor := healthy(t, "leasesvc", "l2")
 	gone := replica("leasesvc", "l1")
 	gone.GRPCAddress = successor.GRPCAddress
@@ -154,6 +157,7 @@ func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
 }
 
 func TestWatchClusterStatus_ReplacesTheStatusAsReplicasComeAndGo(t *testing.T) {
+	t.Parallel()
 	up, gone := healthy(t, "leasesvc", "l1"), dead(t, "leasesvc", "l2")
 	members := newDirectory(up)
 	stream := watching(t, client(t, members, longTimeout), 250*time.Millisecond)
@@ -194,6 +198,7 @@ func await(t *testing.T, stream gatewayv1.ClusterService_WatchClusterStatusClien
 }
 
 func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
+	t.Parallel()
 	stream := watching(t, client(t, newDirectory(dead(t, "leasesvc", "l1")), longTimeout), time.Second)
 
 	_, err := stream.Recv()
@@ -202,6 +207,7 @@ func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
 }
 
 func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
+	t.Parallel()
 	member, asked := failing(t, "slicesvc", "s1")
 	members := newDirectory(healthy(t, "leasesvc", "l1"), member)
 	watcher := client(t, members, longTimeout)
@@ -220,6 +226,7 @@ func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 }
 
 func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
+	t.Parallel()
 	stream := watching(t, client(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout), 100*time.Millisecond)
 
 	_, err := stream.Recv()
@@ -230,6 +237,7 @@ func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
 }
 
 func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
+	t.Parallel()
 	members := newDirectory(healthy(t, "leasesvc", "l1"), healthy(t, "slicesvc", "s1"))
 	service := startGateway(t, members, longTimeout)
 	asking := gatewayv1.NewClusterServiceClient(testkit.Serve(t, service.Register))
@@ -251,6 +259,7 @@ func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
 }
 
 func TestRun_StopEndsWatches(t *testing.T) {
+	t.Parallel()
 	service := newGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

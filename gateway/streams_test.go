@@ -103,6 +103,7 @@ func isNode(watch int, name string) func(combinedLine) bool {
 // Five pages and a question fit into the six connections that a browser opens. Further windows of a
 // browser share one stream; see TestPage_EightWindowsOfOneBrowserAreAlive.
 func TestHTTP_AStreamOfAllWatchesTakesOneConnection(t *testing.T) {
+	t.Parallel()
 	leasesvc := newLeasesvc("l1")
 	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_READY)
 	_, l1 := leasesvc.start(t, "l1")
@@ -142,6 +143,7 @@ func TestHTTP_AStreamOfAllWatchesTakesOneConnection(t *testing.T) {
 
 // A watch that fails ends alone, with its error, and each watch resumes with its own token.
 func TestHTTP_WatchesOfACombinedStreamAreIndependent(t *testing.T) {
+	t.Parallel()
 	leasesvc := newLeasesvc("l1")
 	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_READY)
 	_, l1 := leasesvc.start(t, "l1")
@@ -176,6 +178,7 @@ func TestHTTP_WatchesOfACombinedStreamAreIndependent(t *testing.T) {
 }
 
 func TestHTTP_ACombinedStreamHasWatchesOnly(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(), longTimeout)
 	for _, query := range []string{
 		"", "?watch=", "?watch=/v1/nodes", "?watch=/v1/watch", "?watch=http://example.com/v1/nodes:watch", "?watch=//example.com/v1/nodes:watch",
@@ -189,6 +192,7 @@ func TestHTTP_ACombinedStreamHasWatchesOnly(t *testing.T) {
 }
 
 func TestHTTP_ACombinedStreamIsForGET(t *testing.T) {
+	t.Parallel()
 	service := startGateway(t, newDirectory(), longTimeout)
 	for method, code := range map[string]int{http.MethodHead: 405, http.MethodPut: 405, http.MethodPost: 415} {
 		if response, body := send(t, service, method, "/v1/watch?watch=/v1/nodes:watch"); response.StatusCode != code {
@@ -199,6 +203,7 @@ func TestHTTP_ACombinedStreamIsForGET(t *testing.T) {
 
 // protobuf requires UTF-8, so that text of another encoding is no request.
 func TestHTTP_TextThatIsNotUTF8IsRefused(t *testing.T) {
+	t.Parallel()
 	_, l1 := newLeasesvc("l1").start(t, "l1")
 	service := startGateway(t, newDirectory(l1), longTimeout)
 	for _, path := range []string{

@@ -255,7 +255,7 @@ const allowed = codes.Unimplemented
 
 // One process and one story, because each part needs the ten seconds that answers live.
 func TestAccess_WithARealKubeAPIServer(t *testing.T) {
-	t.Parallel() // it waits most of its time
+	t.Parallel()
 	g := startGuarded(t)
 	ctx := t.Context()
 	for _, account := range []string{"reader", "revoked", "stranger"} {
@@ -396,6 +396,7 @@ func (g *guarded) noneOf(tokens ...string) {
 
 // A certificate is replaced before its key, and a process dials other servers in between.
 func TestPeers_CertificatesInUseStayWhileTheirFilesAreReplaced(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	next, err := g.authority.Issue(certs.ServerLeaf("slicesvc", "trivet-system", "cluster.local"), certs.LeafLifetime, time.Now())
 	if err != nil {

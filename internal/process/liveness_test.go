@@ -34,7 +34,7 @@ func (s *stubborn) Run(ctx context.Context) error {
 }
 
 func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) {
-	t.Parallel() // it waits most of its time
+	t.Parallel()
 	cluster := testkit.Cluster(t)
 	cfg := config(cluster.EtcdEndpoints()...)
 	cfg.Cluster = "stubborn"

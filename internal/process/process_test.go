@@ -136,6 +136,7 @@ func get(t *testing.T, p *Process, path string) (int, string) {
 }
 
 func TestRun_UnreachableEtcdIsReportedAndDoesNotEndRun(t *testing.T) {
+	t.Parallel()
 	p, stop := start(t, config("http://127.0.0.1:1"), &recorder{})
 	testkit.Eventually(t, 20*time.Second, func() error {
 		code, body := get(t, p, "/readyz")
@@ -160,6 +161,7 @@ func TestRun_UnreachableEtcdIsReportedAndDoesNotEndRun(t *testing.T) {
 }
 
 func TestRun_ReadyWithEtcdAndHealthFollows(t *testing.T) {
+	t.Parallel()
 	cluster := testkit.Cluster(t)
 	cfg := config(cluster.EtcdEndpoints()...)
 	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()
@@ -181,6 +183,7 @@ func TestRun_ReadyWithEtcdAndHealthFollows(t *testing.T) {
 }
 
 func TestRun_StopsInOrder(t *testing.T) {
+	t.Parallel()
 	ended := make(chan struct{})
 	r := &recorder{leave: ended}
 	cfg := config("http://127.0.0.1:1")
@@ -211,6 +214,7 @@ func TestRun_StopsInOrder(t *testing.T) {
 }
 
 func TestRun_AFailingServiceEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("the service broke")
 	p, err := New(config("http://127.0.0.1:1"), program(&recorder{runErr: cause}), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -222,6 +226,7 @@ func TestRun_AFailingServiceEndsTheProcess(t *testing.T) {
 }
 
 func TestNew_PortInUseIsAUsageError(t *testing.T) {
+	t.Parallel()
 	p, _ := start(t, config("http://127.0.0.1:1"), &recorder{})
 	cfg := config("http://127.0.0.1:1")
 	cfg.Admin.Listen = p.Member().AdminAddress

@@ -116,7 +116,7 @@ func (w *worker) acts() error {
 }
 
 func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	empty, full := &worker{}, &worker{}
 	empty.unfilled.Store(true)
 	empty.begin(t)
@@ -130,7 +130,7 @@ func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 
 // A check that concerns terms only moves the term, and the replica stays ready for RPCs.
 func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	first, able := &worker{}, &worker{}
 	first.begin(t)
 	testkit.Eventually(t, 20*time.Second, first.acts)
@@ -151,7 +151,7 @@ func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
 // After the release, the loops stand by and no longer fail. The term must not return for that
 // reason.
 func TestRun_LoopsThatKeepFailingReleaseTheTerm(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	first, second := &worker{}, &worker{}
 	first.begin(t)
 	second.begin(t)

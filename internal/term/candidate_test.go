@@ -160,7 +160,7 @@ func TestCandidate_GracefulHandover(t *testing.T) {
 }
 
 func TestCandidate_FailedBodyRestartsAfterBackoff(t *testing.T) {
-	t.Parallel() // mostly waiting
+	t.Parallel()
 	var starts []time.Time
 	began := make(chan time.Time)
 	p := join(t, etcd(t), "a", func(ctx context.Context, _ *term.Term) error {
@@ -186,7 +186,7 @@ func TestCandidate_FailedBodyRestartsAfterBackoff(t *testing.T) {
 
 // A replica that is alive but cannot work must not block a shard.
 func TestCandidate_ReplicaThatCannotWorkLosesTheShard(t *testing.T) {
-	t.Parallel() // mostly waiting
+	t.Parallel()
 	h := newHistory()
 	// The third replica works. It gets the shard although another one may own it.
 	broken := func(context.Context, *term.Term) error { return errors.New("cannot work") }
@@ -254,7 +254,7 @@ func TestCandidate_DifferentShardCountsNeverRunTogether(t *testing.T) {
 }
 
 func TestCandidate_RequestsAtRestAreIndependentOfShards(t *testing.T) {
-	t.Parallel() // mostly waiting
+	t.Parallel()
 	const n, watched = 64, 8 * time.Second
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"), shards(n), ttl(term.DefaultTTL))

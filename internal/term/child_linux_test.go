@@ -91,6 +91,7 @@ func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Te
 // A process that was frozen for longer than its lease must find its term ended. After the wake-up,
 // no check may pass under the old epoch, and no old write may take effect after a newer one.
 func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
+	t.Parallel()
 	cluster := etcd(t)
 	client := dial(t, cluster, &faultyConn{})
 	counter := fmt.Sprintf("%scounter-%d", etcdconn.KeyPrefix(clusterName(t)), time.Now().UnixNano())

@@ -26,6 +26,7 @@ func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *faultproxy.Relay,
 }
 
 func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -42,6 +43,7 @@ func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
 }
 
 func TestFault_RevokedLeaseMovesShard(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
 	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
@@ -186,6 +188,7 @@ func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 // A replica whose renewals fail stops before etcd deletes its keys. It does not rejoin while they
 // fail.
 func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	ended := make(chan time.Time, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -223,6 +226,7 @@ func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
 }
 
 func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
+	t.Parallel()
 	cluster := ownEtcd(t)
 	h := newHistory()
 	a, b := join(t, cluster, "a", h.body("a")), join(t, cluster, "b", h.body("b"))
@@ -253,6 +257,7 @@ func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
 }
 
 func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
+	t.Parallel()
 	cluster := ownEtcd(t)
 	h := newHistory()
 	p := join(t, cluster, "a", h.body("a"), ttl(20*time.Second))
@@ -400,6 +405,7 @@ func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 }
 
 func TestFault_EtcdAbsentAtStopDoesNotDelayStop(t *testing.T) {
+	t.Parallel()
 	r := newRelay(t, etcd(t))
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))

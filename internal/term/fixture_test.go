@@ -47,7 +47,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sharedEtcd is the etcd of all tests that do not stop it.
+// sharedEtcd is the etcd of all tests that do not stop it. Tests that wait for two seconds and more
+// are parallel; the others would only make sessions late. A compaction breaks watches and reads of
+// other tests, so a test that compacts this etcd is not parallel.
 var sharedEtcd = sync.OnceValues(startEtcd)
 
 func startEtcd() (*devcluster.Cluster, error) {
@@ -66,7 +68,7 @@ func etcd(t testing.TB) *devcluster.Cluster {
 	return cluster
 }
 
-// ownEtcd returns an etcd that the test may stop and start.
+// ownEtcd returns an etcd that the test may stop, start and compact.
 func ownEtcd(t testing.TB) *devcluster.Cluster {
 	t.Helper()
 	cluster, err := startEtcd()

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -21,6 +22,7 @@ var (
 // replicas restarted. Bodies of one shard never overlap, epochs grow, and in the end each shard is
 // held.
 func TestProperty_OneBodyPerShard(t *testing.T) {
+	t.Parallel()
 	const n = 6
 	drawn := *seed
 	if drawn == 0 {
@@ -29,7 +31,7 @@ func TestProperty_OneBodyPerShard(t *testing.T) {
 	t.Logf("reproduce with -term.seed=%d -term.faults=%d", drawn, *faults)
 	random := rand.New(rand.NewPCG(drawn, 0))
 	h := newHistory()
-	s := &faultSequence{t: t, h: h, random: random, shards: n}
+	s := &faultSequence{t: t, etcd: ownEtcd(t), h: h, random: random, shards: n}
 	for i := range 3 {
 		s.replicas = append(s.replicas, s.join(i))
 	}
@@ -49,6 +51,7 @@ func TestProperty_OneBodyPerShard(t *testing.T) {
 // faultSequence applies random faults to its replicas.
 type faultSequence struct {
 	t        *testing.T
+	etcd     *devcluster.Cluster
 	h        *history
 	random   *rand.Rand
 	shards   int
@@ -60,7 +63,7 @@ type faultSequence struct {
 func (s *faultSequence) join(place int) *testReplica {
 	s.joined++
 	id := fmt.Sprintf("r%d-%d", place, s.joined)
-	return join(s.t, etcd(s.t), id, s.h.body(id), shards(s.shards))
+	return join(s.t, s.etcd, id, s.h.body(id), shards(s.shards))
 }
 
 // fault applies one random fault to one replica.
@@ -96,6 +99,7 @@ func (s *faultSequence) note(fault, target string) { s.faults = append(s.faults,
 // After a crash, a shard has no holder for at most the TTL, the second in which etcd expires
 // leases, and the takeover pause.
 func TestCandidate_CrashFailover(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	crashing := join(t, etcd(t), "a", h.body("a"))
 	waitFor(t, h, "a")

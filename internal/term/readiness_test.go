@@ -49,6 +49,7 @@ func allHeldBy(h *history, n int, replica string) func() error {
 }
 
 func TestReadiness_NewReplicaGetsNoShardBeforeItIsReady(t *testing.T) {
+	t.Parallel()
 	const n = 32
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
@@ -73,6 +74,7 @@ func TestReadiness_NewReplicaGetsNoShardBeforeItIsReady(t *testing.T) {
 
 // Unready replicas must claim vacant shards, because a replica may need a term to become ready.
 func TestReadiness_AllUnreadyClaimVacantShards(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	began := time.Now()
@@ -96,6 +98,7 @@ func TestReadiness_AllUnreadyClaimVacantShards(t *testing.T) {
 
 // A replica that yields moves its shards at once, and gets them back as soon as it stops yielding.
 func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
@@ -154,6 +157,7 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 // Shards move from a doubtful replica to one that can do the work, between doubtful ones not at
 // all, and to a doubtful one from one that fails.
 func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
@@ -195,6 +199,7 @@ func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
 }
 
 func TestReadiness_FailingReplicaReleasesShardsToReadyOnes(t *testing.T) {
+	t.Parallel()
 	const n = 16
 	h := newHistory()
 	registry := prometheus.NewRegistry()
@@ -234,6 +239,7 @@ func TestReadiness_FailingReplicaReleasesShardsToReadyOnes(t *testing.T) {
 }
 
 func TestReadiness_BriefFailureMovesNoShard(t *testing.T) {
+	t.Parallel()
 	const n = 16
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a"), shards(n)), join(t, etcd(t), "b", h.body("b"), shards(n))
@@ -254,6 +260,7 @@ func TestReadiness_BriefFailureMovesNoShard(t *testing.T) {
 
 // A common dependency fails for all replicas, at different times. Moving shards would not help.
 func TestReadiness_AllFailingMovesNoShard(t *testing.T) {
+	t.Parallel()
 	const n = 16
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a"), shards(n)), join(t, etcd(t), "b", h.body("b"), shards(n))
@@ -277,6 +284,7 @@ func TestReadiness_AllFailingMovesNoShard(t *testing.T) {
 
 // A replica writes its member key once for each change.
 func TestReadiness_ChangeCostsOneWrite(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"), startUnready)
 	before := waitFor(t, h, "a")
@@ -309,6 +317,7 @@ func TestReadiness_ChangeCostsOneWrite(t *testing.T) {
 // Replicas yield and stop yielding at random, sometimes all of them, and lose sessions. Bodies are
 // slow.
 func TestYield_RandomYieldsKeepOneHolderPerShard(t *testing.T) {
+	t.Parallel()
 	const n = 64
 	h := newHistory()
 	slow := func(replica string) term.Body {
@@ -357,6 +366,7 @@ func delayedEnd(ctx context.Context, delay time.Duration) context.Context {
 
 // If the only two replicas yield at once, the shard stays held and does not move.
 func TestYield_BothReplicasAtOnceKeepTheShard(t *testing.T) {
+	t.Parallel()
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
 	settled(t, h, 1, a, b)

@@ -121,6 +121,7 @@ func keyLeftAfterBrokenWatch(t *testing.T, c method) error {
 }
 
 func TestEtcdElectionDefect_HandoverIsNotForgottenAfterAnError(t *testing.T) {
+	t.Parallel()
 	compareWithElection(t, handoverForgotten)
 }
 

@@ -16,6 +16,7 @@ import (
 // Shards of a new replica first wait for the budget of moves, then drain. Each move has a target
 // and a time.
 func TestStatus_ShowsMoves(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	h := newHistory()
 	finish := make(chan struct{})

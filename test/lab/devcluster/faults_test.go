@@ -63,6 +63,7 @@ func get(t *testing.T, c *Cluster, key string) string {
 }
 
 func TestCluster_RestartedServersKeepDataAndAddress(t *testing.T) {
+	t.Parallel()
 	cluster := begin(t, Config{})
 	kube := kubernetes.NewForConfigOrDie(cluster.RESTConfig())
 	configMaps := kube.CoreV1().ConfigMaps("default")
@@ -97,6 +98,7 @@ func TestCluster_RestartedServersKeepDataAndAddress(t *testing.T) {
 }
 
 func TestCluster_KilledServerIsReportedByName(t *testing.T) {
+	t.Parallel()
 	cluster := begin(t, Config{EtcdOnly: true})
 	if err := cluster.Err(); err != nil {
 		t.Fatalf("error of a healthy cluster: %v", err)
@@ -135,6 +137,7 @@ func TestCluster_StopEndsAFrozenServer(t *testing.T) {
 }
 
 func TestCluster_UserHasOnlyTheRightsOfItsCertificate(t *testing.T) {
+	t.Parallel()
 	cluster := begin(t, Config{})
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(path, "viewer", "nobodies"); err != nil {

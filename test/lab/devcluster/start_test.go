@@ -177,6 +177,7 @@ func TestStart_NamesEveryMistakeOfItsConfig(t *testing.T) {
 }
 
 func TestStart_DualStackServices(t *testing.T) {
+	t.Parallel()
 	cluster := begin(t, Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
 	kube := kubernetes.NewForConfigOrDie(cluster.RESTConfig())
 	policy := corev1.IPFamilyPolicyRequireDualStack
@@ -193,6 +194,7 @@ func TestStart_DualStackServices(t *testing.T) {
 }
 
 func TestStart_DataDirIsKeptAndLocked(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	first := begin(t, Config{EtcdOnly: true, DataDir: dir})
 	put(t, first, "/kept", "yes")

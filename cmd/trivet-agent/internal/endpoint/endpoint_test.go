@@ -22,6 +22,7 @@ import (
 )
 
 func TestServe_OnlyTheNodeIsAnswered(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	foreign := apiservertest.NewCluster(t, node)
 	foreignCertificate := foreign.Issue(t, certs.NodeLeaf(node))
@@ -50,6 +51,7 @@ func TestServe_OnlyTheNodeIsAnswered(t *testing.T) {
 }
 
 func TestServe_StrangerIsRefusedBeforeTheBodyIsRead(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), f.clientTLS(nil))
 	if err != nil {
@@ -69,6 +71,7 @@ func TestServe_StrangerIsRefusedBeforeTheBodyIsRead(t *testing.T) {
 }
 
 func TestServe_RequestsPassByteByByte(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	client := f.kubelet()
 	for _, path := range []string{
@@ -93,6 +96,7 @@ func TestServe_RequestsPassByteByByte(t *testing.T) {
 }
 
 func TestServe_LimitsHeadersAndBodies(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusOK)
@@ -110,6 +114,7 @@ func TestServe_LimitsHeadersAndBodies(t *testing.T) {
 }
 
 func TestServe_WatchFlowsEventByEvent(t *testing.T) {
+	t.Parallel()
 	events := make(chan string)
 	f := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for {
@@ -149,6 +154,7 @@ func TestServe_WatchFlowsEventByEvent(t *testing.T) {
 }
 
 func TestServe_UpgradedConnectionsPassBothWays(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, buffered, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -183,6 +189,7 @@ func TestServe_UpgradedConnectionsPassBothWays(t *testing.T) {
 }
 
 func TestBootstrap_PassesWithATokenWhileThereIsNoCertificate(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.TLS.PeerCertificates) > 0 {
 			t.Error("a bootstrap request passes with a certificate")
@@ -269,6 +276,7 @@ func firstOf(values ...string) string {
 }
 
 func TestConnections_StrangersDoNotKeepTheKubeletOut(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	address := strings.TrimPrefix(f.url, "https://")
 	kubelet := f.kubelet()
@@ -302,6 +310,7 @@ func TestConnections_StrangersDoNotKeepTheKubeletOut(t *testing.T) {
 }
 
 func TestCallers_FollowTheAuthority(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	next := apiservertest.NewCluster(t, node)
 	nextCertificate := next.Issue(t, certs.NodeLeaf(node))
@@ -349,6 +358,7 @@ func TestCallers_CertificateEndsOnAnOpenConnection(t *testing.T) {
 }
 
 func TestNew_RefusesAnAddressThatIsNotLoopbackAndAKubeconfigThatLeadsBack(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	for listen, server := range map[string]string{
 		"0.0.0.0:7604": "https://10.0.0.1:6443", "10.0.0.1:7604": "https://10.0.0.1:6443", "127.0.0.1": "https://10.0.0.1:6443",
@@ -367,6 +377,7 @@ func TestNew_RefusesAnAddressThatIsNotLoopbackAndAKubeconfigThatLeadsBack(t *tes
 }
 
 func TestCollect_LabelsAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	client := f.kubelet()
 	for i := range 20 {

@@ -58,6 +58,7 @@ func leaseBody(t *testing.T, w *writer) []byte {
 
 // A client that gets an error ends to send its body, and waits for the end of the response.
 func TestProxy_AnAnswerBeforeTheEndOfTheBodyEnds(t *testing.T) {
+	t.Parallel()
 	for name, code := range map[string]int{"an error": http.StatusTooManyRequests, "a success": http.StatusOK} {
 		t.Run(name, func(t *testing.T) {
 			fx := newFixture(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,6 +81,7 @@ func TestProxy_AnAnswerBeforeTheEndOfTheBodyEnds(t *testing.T) {
 // A request target that no server takes says nothing of the kube-apiservers. CONNECT asks for a
 // tunnel to any address.
 func TestServe_OnlyPathsPass(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, http.HandlerFunc(echo))
 	pair, err := tls.LoadX509KeyPair(f.cluster.CertFile, f.cluster.CertFile)
 	if err != nil {
@@ -108,6 +110,7 @@ func TestServe_OnlyPathsPass(t *testing.T) {
 // leasesvc accepts heartbeats. Readers of the Lease object, such as the node-lifecycle controller,
 // see only whether leasesvc writes it.
 func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
+	t.Parallel()
 	const seconds = 6
 	for name, renewing := range map[string]bool{"leasesvc writes the Lease": true, "leasesvc does not write the Lease": false} {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +148,7 @@ func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
 
 // No kube-apiserver can say whether the Lease was renewed: heartbeats go on.
 func TestLease_AReadThatFailsIsNoReasonToPass(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	w.held.Spec.LeaseDurationSeconds = new(int32(2))

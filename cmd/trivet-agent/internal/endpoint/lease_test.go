@@ -90,6 +90,7 @@ func (w *writer) expectWrites(since int, want int) int {
 }
 
 func TestLease_RenewalsBecomeBeatsAndNoWrites(t *testing.T) {
+	t.Parallel()
 	for _, mediaType := range []string{leasewrite.JSON, leasewrite.Protobuf} {
 		f := newFixture(t, nil)
 		w := newWriter(f, mediaType)
@@ -111,6 +112,7 @@ func TestLease_RenewalsBecomeBeatsAndNoWrites(t *testing.T) {
 }
 
 func TestLease_NoBeatWithoutAWrite(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	w.mustRenew()
@@ -127,6 +129,7 @@ func TestLease_NoBeatWithoutAWrite(t *testing.T) {
 // leasesvc writes the real Lease from time to time, so that the version that the kubelet has is old
 // when its writes pass.
 func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
+	t.Parallel()
 	for name, away := range map[string]func(*leasesvc){
 		"refuses": func(l *leasesvc) { l.gone, l.accepted = true, time.Now().Add(-14*time.Second) },
 		"fails":   func(l *leasesvc) { l.err = errors.New("no such holder") },
@@ -184,6 +187,7 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 }
 
 func TestLease_ShortSilenceOfLeasesvcIsNoReason(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	f.leasesvc.set(func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-10*time.Second) })
@@ -207,6 +211,7 @@ func TestLease_LateWriteWaitsForItsHeartbeat(t *testing.T) {
 }
 
 func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	w.mustRenew()
@@ -228,6 +233,7 @@ func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
 }
 
 func TestLease_DeletedAndMadeAnew(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	w.mustRenew()
@@ -255,6 +261,7 @@ func TestLease_DeletedAndMadeAnew(t *testing.T) {
 }
 
 func TestLease_ChangeIsWrittenOnce(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.JSON)
 	w.mustRenew()
@@ -272,6 +279,7 @@ func TestLease_ChangeIsWrittenOnce(t *testing.T) {
 }
 
 func TestLease_BeatsGoOnWhileNoAPIServerAnswers(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	f.server.Kill()
@@ -287,6 +295,7 @@ func TestLease_BeatsGoOnWhileNoAPIServerAnswers(t *testing.T) {
 }
 
 func TestLease_PatchOfTheTimeIsABeat(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.JSON)
 	patch := func(body string) (int, string) {
@@ -306,6 +315,7 @@ func TestLease_PatchOfTheTimeIsABeat(t *testing.T) {
 }
 
 func TestLease_UnusualBodyPassesWhole(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.JSON)
 	for name, body := range map[string]string{

@@ -15,6 +15,7 @@ import (
 // An answer to a late or repeated beat does not make the kubelet's observation younger. The
 // endpoint must not wait a third of the duration of the Lease from the answer on.
 func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	b, _ := f.beatsOfEndpoint(t, f.config())
 	observed := time.Now().Add(-9 * time.Second)
@@ -35,6 +36,7 @@ func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
 // A kubelet writes nothing while its endpoint is away. The end of an agent must not leave the
 // kubelet with the rest of a grace period, nor without its Lease.
 func TestEndpointBeats_AnAgentThatStopsReleasesTheLeaseAndKeepsItsObject(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]struct{ registered, forGood, released, kept bool }{
 		"restart":                   {registered: true, released: true, kept: true},
 		"the node stops for good":   {registered: true, forGood: true, released: true},

@@ -15,6 +15,7 @@ import (
 )
 
 func TestProbe_TheAgeOfASilentKubeletGrowsWhileTheAgentLives(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.rotate(t, "node-1", "first.pem")
 	p := start(t, f.config())
@@ -51,6 +52,7 @@ func TestProbe_TheAgeOfASilentKubeletGrowsWhileTheAgentLives(t *testing.T) {
 }
 
 func TestProbe_AKubeletThatWasNotSeenHasNoBeat(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.rotate(t, "node-1", "first.pem")
 	f.kubelet.silent.Store(true)
@@ -68,6 +70,7 @@ func TestProbe_AKubeletThatWasNotSeenHasNoBeat(t *testing.T) {
 }
 
 func TestIdentity_FollowsTheCertificateOfTheKubelet(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	p := start(t, f.config())
 	p.awaitReady(t, "kubelet-client-current.pem") // a new node has none yet
@@ -92,6 +95,7 @@ func TestIdentity_FollowsTheCertificateOfTheKubelet(t *testing.T) {
 }
 
 func TestIdentity_ACertificateOfAnotherNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.rotate(t, "node-2", "first.pem")
 	cfg := f.config()
@@ -101,6 +105,7 @@ func TestIdentity_ACertificateOfAnotherNodeIsRefused(t *testing.T) {
 }
 
 func TestStop_ReleasesOnlyWhenToldTo(t *testing.T) {
+	t.Parallel()
 	for _, release := range []bool{false, true} {
 		f := newFixture(t)
 		f.rotate(t, "node-1", "first.pem")
@@ -121,6 +126,7 @@ func TestStop_ReleasesOnlyWhenToldTo(t *testing.T) {
 }
 
 func TestReplicas_OfAFormerRunAreUsedWhileTheirSourceIsAway(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.rotate(t, "node-1", "first.pem")
 	cfg := f.config()
@@ -148,6 +154,7 @@ func kubeconfigOf(server, ca, pair string) []byte {
 func noBridge(*slog.Logger) {}
 
 func TestRun_AnAddressInUseEndsIt(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

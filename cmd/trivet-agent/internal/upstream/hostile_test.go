@@ -26,6 +26,7 @@ func (b brokenBody) Read(p []byte) (int, error) {
 }
 
 func TestRoundTrip_ABodyThatBreaksOffIsNoFaultOfTheServer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 2)
 	current := f.current(t)
 	if _, err := f.get(t, http.MethodPost, brokenBody{bytes.NewReader([]byte("{"))}); err == nil {
@@ -43,6 +44,7 @@ func TestRoundTrip_ABodyThatBreaksOffIsNoFaultOfTheServer(t *testing.T) {
 
 // The stored list may have been written by an earlier process, or by hand, since this one read it.
 func TestDiscover_AListThatIsStoredAlreadyIsUsed(t *testing.T) {
+	t.Parallel()
 	cluster := apiservertest.NewCluster(t, node)
 	f := &fixture{cluster: cluster, servers: []*apiservertest.Server{cluster.Serve(t, named("0"))}}
 	f.Pool = f.open(t, t.TempDir(), nil)

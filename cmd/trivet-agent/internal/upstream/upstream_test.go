@@ -126,6 +126,7 @@ func (f *fixture) current(t *testing.T) *apiservertest.Server {
 }
 
 func TestRoundTrip_PassesWithTheCertificateOfTheNode(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 1)
 	if got, want := f.mustGet(t), "0 system:node:node-1 /version"; got != want {
 		t.Errorf("answer %q, want %q", got, want)
@@ -252,6 +253,7 @@ func TestRoundTrip_WatchOfAFrozenServerEnds(t *testing.T) {
 }
 
 func TestRoundTrip_ServerThatIsNotReadyIsUsedOnlyIfNoOtherIs(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 2)
 	leaving := f.current(t)
 	leaving.SetReady(http.StatusInternalServerError)
@@ -271,6 +273,7 @@ func TestRoundTrip_ServerThatIsNotReadyIsUsedOnlyIfNoOtherIs(t *testing.T) {
 }
 
 func TestRun_ConnectionsFollowTheCertificate(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 1)
 	f.mustGet(t)
 	before := f.targets[0].connections.Load()
@@ -297,6 +300,7 @@ func TestRun_ConnectionsFollowTheCertificate(t *testing.T) {
 }
 
 func TestHasCertificate_FollowsTheFileFromItsFirstAppearance(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 1)
 	hidden := f.cluster.CertFile + ".hidden"
 	if err := os.Rename(f.cluster.CertFile, hidden); err != nil {
@@ -353,6 +357,7 @@ func (d *discovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestDiscover_FollowsEndpointsAndStoresThem(t *testing.T) {
+	t.Parallel()
 	cluster := apiservertest.NewCluster(t, node)
 	d := &discovery{}
 	f := &fixture{cluster: cluster, servers: []*apiservertest.Server{cluster.Serve(t, d), cluster.Serve(t, d)}}
@@ -394,6 +399,7 @@ func TestDiscover_FollowsEndpointsAndStoresThem(t *testing.T) {
 }
 
 func TestDiscover_StaleOrDamagedListFallsBackToTheKubeconfig(t *testing.T) {
+	t.Parallel()
 	for name, content := range map[string]string{
 		"stale":   `["127.0.0.1:1","127.0.0.2:1"]`,
 		"damaged": `["127.0.0`,

@@ -482,9 +482,7 @@ func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	if _, err := f.server.Heartbeat(as(t, node("thief")), unary(1, holders(0, 3))); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	thief.serving.end(ctx, f.server)
+	thief.serving.end(f.server, true)
 	if got := f.server.Receipts(); got.Beats != 0 || got.Streams != 0 || got.LostStreams != 0 {
 		t.Errorf("receipts %+v, want none", got)
 	}
@@ -493,7 +491,7 @@ func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	if got := f.server.Receipts(); got.Beats != 1 || got.Streams != 1 {
 		t.Errorf("receipts %+v, want one beat and one stream", got)
 	}
-	own.serving.end(ctx, f.server)
+	own.serving.end(f.server, true)
 	if got := f.server.Receipts(); got.Streams != 0 || got.LostStreams != 1 {
 		t.Errorf("receipts %+v, want one lost stream", got)
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,7 +26,9 @@ type openStream struct {
 	heartbeatStream
 	t         *testing.T
 	ctx       context.Context
+	cancel    context.CancelCauseFunc
 	requests  chan *leasev1.StreamHeartbeatsRequest
+	failure   chan error // what RecvMsg returns
 	responses chan *leasev1.StreamHeartbeatsResponse
 	ended     chan error
 	sequence  uint64
@@ -35,15 +36,16 @@ type openStream struct {
 
 // openStreamAs calls the handler of streams until the test ends.
 func (f *fixture) openStreamAs(t *testing.T, caller *authn.Caller) *openStream {
-	ctx, cancel := context.WithCancel(authn.NewContext(t.Context(), caller))
+	ctx, cancel := context.WithCancelCause(authn.NewContext(t.Context(), caller))
 	s := &openStream{
-		t: t, ctx: ctx, requests: make(chan *leasev1.StreamHeartbeatsRequest), responses: make(chan *leasev1.StreamHeartbeatsResponse), ended: make(chan error, 1),
+		t: t, ctx: ctx, cancel: cancel, requests: make(chan *leasev1.StreamHeartbeatsRequest), failure: make(chan error),
+		responses: make(chan *leasev1.StreamHeartbeatsResponse), ended: make(chan error, 1),
 	}
 	go func() {
 		s.ended <- f.server.StreamHeartbeats(s)
-		cancel() // as gRPC does
+		cancel(nil) // as gRPC does
 	}()
-	t.Cleanup(cancel)
+	t.Cleanup(func() { cancel(nil) })
 	return s
 }
 
@@ -54,9 +56,15 @@ func (s *openStream) RecvMsg(into any) error {
 	case request := <-s.requests:
 		proto.Merge(into.(proto.Message), request)
 		return nil
+	case err := <-s.failure:
+		return err
 	case <-s.ctx.Done():
-		return io.ErrUnexpectedEOF
+		return status.FromContextError(s.ctx.Err()).Err()
 	}
+}
+
+func (s *openStream) Send(response *leasev1.StreamHeartbeatsResponse) error {
+	return s.SendMsg(response)
 }
 
 func (s *openStream) SendMsg(message any) error {
@@ -64,7 +72,7 @@ func (s *openStream) SendMsg(message any) error {
 	case s.responses <- proto.Clone(message.(proto.Message)).(*leasev1.StreamHeartbeatsResponse):
 		return nil
 	case <-s.ctx.Done():
-		return io.ErrUnexpectedEOF
+		return context.Cause(s.ctx)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -55,7 +56,8 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		sender.credential = credential
 	}
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, caller, sender)}
-	defer func() { stream.responder.serving.end(rpc.Context(), s) }()
+	var ended error // with which the transport or a response ended the stream
+	defer func() { stream.responder.serving.end(s, isLost(rpc.Context(), ended)) }()
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
 	// cannot return. So another goroutine receives. It ends after this handler has returned,
@@ -66,6 +68,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		select {
 		case outcome := <-done:
 			outcome.repanic()
+			ended = outcome.err
 			if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
 				return stream.end(outcome.err)
 			}
@@ -75,7 +78,8 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		case <-sessions.Done():
 			return stream.end(sessioncontroller.ErrStopped)
 		case <-rpc.Context().Done():
-			return stream.end(context.Cause(rpc.Context()))
+			ended = context.Cause(rpc.Context())
+			return stream.end(ended)
 		case err := <-credential.reviewed:
 			credential.apply(err)
 		case <-credential.due():
@@ -104,16 +108,27 @@ func (v *serving) begin(s *Server) {
 	}
 }
 
-// end also counts the stream as lost if its client is gone. ctx is that of the stream; a client
-// that ends its stream in order leaves it alive, and so does this replica.
-func (v *serving) end(ctx context.Context, s *Server) {
+// end is called once, at the end of the stream.
+func (v *serving) end(s *Server, lost bool) {
 	if v.state.Swap(servingEnded) != servingBegun {
 		return
 	}
 	s.servingStreams.Add(-1)
-	if ctx.Err() != nil && rpcerror.ReasonOf(context.Cause(ctx)) != rpcerror.ShuttingDownReason {
+	if lost {
 		s.lostStreams.Add(1)
 	}
+}
+
+// isLost returns true if err, with which a stream ended, means that its client is gone. RecvMsg
+// returns by gRPC's context, and ctx, which is derived from it, may end later. So ctx tells only
+// whether this replica ended the stream.
+func isLost(ctx context.Context, err error) bool {
+	if rpcerror.ReasonOf(err) != "" || rpcerror.ReasonOf(context.Cause(ctx)) != "" {
+		return false
+	}
+	code := status.Code(err)
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable
 }
 
 // stream is the transport of one heartbeat stream. Its responder belongs to the goroutine in run.
