@@ -125,15 +125,7 @@ func etcdTLS(t *testing.T, cluster *devcluster.Cluster) *tls.Config {
 // The service runs against an etcd with users and exactly the documented role. Without one of the
 // rights it says so, and does not call etcd unavailable.
 func TestReal_DocumentedEtcdRoleSuffices(t *testing.T) {
-	cluster, err := devcluster.Start(t.Context(), devcluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := testkit.OwnCluster(t, devcluster.Config{})
 	root, etcd := enableAuth(t, cluster, documentedRole(t))
 	member := term.Member{ID: "replica-1", Service: "bootstrapsvc", Cluster: "prod-1"}
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))

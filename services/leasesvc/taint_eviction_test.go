@@ -42,16 +42,16 @@ func newEvictionFixture(t *testing.T, prepare func(*evictionFixture)) *evictionF
 // newShadowEvictionFixture is newEvictionFixture with a client configuration and dry runs.
 func newShadowEvictionFixture(t *testing.T, config *rest.Config, prepare func(*evictionFixture), trackers *shadow.Trackers) *evictionFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
+	c := &evictionFixture{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
+	c.namespace = testkit.Namespace(t, c.admin)
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.ObjectsOf(config, c.namespace)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &evictionFixture{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
-	c.namespace = testkit.Namespace(t, c.admin)
 	for i := range 3 {
 		name := fmt.Sprintf("%s-%d", c.namespace, i)
 		c.nodes = append(c.nodes, name)
-		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: testkit.NodeLabels(c.namespace)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -147,12 +147,14 @@ func (c *evictionFixture) awaitLeaving(want ...string) time.Time {
 }
 
 func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
+	t.Parallel()
 	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.pod("0-stays", c.nodes[0], "maintenance", -1)
 		c.pod("0-soon", c.nodes[0], "maintenance", 3)
 		c.pod("0-other", c.nodes[0], "other", -1)
 		c.pod("1-soon", c.nodes[1], "maintenance", 3)
 		c.pod("2-other", c.nodes[2], "other", 3)
+		c.pod("2-soon", c.nodes[2], "maintenance", 3)
 	})
 	begin := time.Now()
 	c.taint(c.nodes[0], nil, "maintenance")
@@ -168,8 +170,7 @@ func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
 	}
 	c.taint(c.nodes[2], nil, "maintenance", "other")
 	c.awaitLeaving("0-other", "0-soon", "2-other")
-	time.Sleep(3 * time.Second) // 1-soon would be evicted in this time
-	c.awaitLeaving("0-other", "0-soon", "2-other")
+	c.awaitLeaving("0-other", "0-soon", "2-other", "2-soon") // 1-soon would be evicted before 2-soon
 	c.awaitEvent("0-soon")
 	c.awaitEvent("1-soon") // the cancellation
 }
@@ -208,6 +209,7 @@ func (c *evictionFixture) awaitEvent(pod string) {
 
 // The taints are older than the service, which allows for a clock difference of 10 s.
 func TestTaintEviction_NewTermEvictsNoPodEarly(t *testing.T) {
+	t.Parallel()
 	begin := time.Now()
 	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.taint(c.nodes[0], &metav1.Time{Time: begin.Add(-100 * time.Second)}, "maintenance")
@@ -231,6 +233,7 @@ func TestTaintEviction_NewTermEvictsNoPodEarly(t *testing.T) {
 
 // Both loops together: the pods of a silent node are evicted when their tolerations end.
 func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
+	t.Parallel()
 	w := newNodeFixture(t, 4, leasesvc.TaintEvictionLoop)
 	c := &evictionFixture{fixture: w.fixture, admin: w.admin, namespace: w.namespace, nodes: w.names}
 	for _, node := range w.names {
@@ -256,6 +259,7 @@ func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
 }
 
 func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
+	t.Parallel()
 	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
 		cfg := leasesvc.DefaultConfig()
 		cfg.FillTime = time.Nanosecond
@@ -272,6 +276,7 @@ func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
 }
 
 func TestTaintEviction_IsDisabledByDefault(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for _, l := range f.service.Loops().Status() {
 		if l.Name == leasesvc.TaintEvictionLoop && l.State.String() != "disabled" {

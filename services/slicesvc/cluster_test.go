@@ -336,26 +336,8 @@ func lastSuccess(service *slicev1.ServiceSlices) time.Time {
 	return service.Syncs[0].LastSuccessTime.AsTime()
 }
 
-// ownCluster starts a cluster for tests that need another configuration than the shared one, or
-// stop it.
-func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cluster, err := devcluster.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-	})
-	return cluster
-}
-
 func TestCluster_APIServerRestart(t *testing.T) {
-	cluster := ownCluster(t, devcluster.Config{})
+	cluster := testkit.OwnCluster(t, devcluster.Config{})
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	f.service()
@@ -375,7 +357,7 @@ func TestCluster_APIServerRestart(t *testing.T) {
 }
 
 func TestCluster_DualStack(t *testing.T) {
-	cluster := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+	cluster := testkit.OwnCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	policy := corev1.IPFamilyPolicyRequireDualStack

@@ -26,17 +26,7 @@ type serviceFixture struct {
 // startServiceFixture starts a control plane of its own, because the shared one has one range.
 func startServiceFixture(t *testing.T, cfg devcluster.Config, want baseline.Service) (*serviceFixture, *devcluster.Cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	started, err := devcluster.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := started.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	started := testkit.OwnCluster(t, cfg)
 	kube, err := kubernetes.NewForConfig(started.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
