@@ -13,6 +13,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -57,9 +58,9 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 	}
 	defer connection.Close()
 	ready := isReady(t, statusv1.NewStatusServiceClient(connection))
-	testkit.Eventually(t, soon, ready)
+	testkit.Eventually(t, bootstraptest.Soon, ready)
 	client := newClients(connection)
-	testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.8.1"))
 
 	cluster := testkit.Cluster(t)
 	for name, outage := range map[string]struct{ begin, end func() error }{
@@ -70,7 +71,7 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 			if err := outage.begin(); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error {
+			testkit.Eventually(t, bootstraptest.Soon, func() error {
 				if ready() == nil {
 					return fmt.Errorf("%s is stopped, and the process is ready", name)
 				}
@@ -79,9 +80,9 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 			if err := outage.end(); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, ready)
-			testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
-			testkit.Eventually(t, soon, serverIsReady(t, client))
+			testkit.Eventually(t, bootstraptest.Soon, ready)
+			testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.8.1"))
+			testkit.Eventually(t, bootstraptest.Soon, serverIsReady(t, client))
 		})
 	}
 }

@@ -318,9 +318,9 @@ func TestStreamHeartbeats_FirstResponseDescribesTheServer(t *testing.T) {
 	expectError(t, "another cluster", exchangeError(t, f.open(), wrong), codes.FailedPrecondition, "WRONG_CLUSTER")
 }
 
-// An agent outlives its kubelet. The lease of the Node expires, and the agent sees it.
+// An agent outlives its kubelet. The lease of the Node expires, and the agent sees it. The test runs
+// alone, because a paused process extends the deadlines.
 func TestStreamHeartbeats_ALivingAgentDoesNotHideADeadKubelet(t *testing.T) {
-	t.Parallel()
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 3*time.Second, 3*time.Second

@@ -85,7 +85,8 @@ func (c *evictionFixture) taint(node string, added *metav1.Time, names ...string
 	})
 }
 
-// pod creates a pod that tolerates a taint for some seconds; without limit if seconds is negative.
+// pod creates a pod that tolerates a taint, or all if it is empty, for some seconds; without limit if
+// seconds is negative.
 func (c *evictionFixture) pod(name, node, taint string, seconds int64) {
 	c.t.Helper()
 	toleration := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
@@ -154,7 +155,7 @@ func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
 		c.pod("0-other", c.nodes[0], "other", -1)
 		c.pod("1-soon", c.nodes[1], "maintenance", 3)
 		c.pod("2-other", c.nodes[2], "other", 3)
-		c.pod("2-soon", c.nodes[2], "maintenance", 3)
+		c.pod("2-soon", c.nodes[2], "", 3)
 	})
 	begin := time.Now()
 	c.taint(c.nodes[0], nil, "maintenance")

@@ -88,7 +88,7 @@ func (f *replicasFixture) nameIn(number int) string {
 // join starts a replica and waits until it is a member with full caches.
 func (f *replicasFixture) join(name string) *testReplica {
 	f.t.Helper()
-	return f.joinWith(name, testkit.Cluster(f.t).RESTConfig())
+	return f.joinWith(name, testkit.ObjectsOf(testkit.Cluster(f.t).RESTConfig(), f.namespace))
 }
 
 // joinWith is join with the configuration of the connection to the cluster.
@@ -202,6 +202,7 @@ func (f *replicasFixture) checkHolds(r *testReplica) error {
 }
 
 func TestShards_WritesHappenInTermsWhileReplicasChange(t *testing.T) {
+	t.Parallel()
 	f := newReplicasFixture(t)
 	f.node("a", "zone-a")
 	etcd := testkit.Etcd(t)

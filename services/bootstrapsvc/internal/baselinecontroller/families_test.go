@@ -1,7 +1,6 @@
 package baselinecontroller
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -94,6 +93,7 @@ func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
 
 // A cluster may get its second range later. The Service then gets its second address, and keeps it.
 func TestFamilies_ServiceGainsFamiliesAndNeverLosesOne(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	want := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443, DualStack: true}
 	f, single := startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)
