@@ -215,20 +215,20 @@ func TestTaintEviction_NewTermEvictsNoPodEarly(t *testing.T) {
 	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.taint(c.nodes[0], &metav1.Time{Time: begin.Add(-100 * time.Second)}, "maintenance")
 		c.pod("0-due", c.nodes[0], "maintenance", 85)
-		c.pod("0-soon", c.nodes[0], "maintenance", 96)
+		c.pod("0-soon", c.nodes[0], "maintenance", 106)
 		c.pod("0-later", c.nodes[0], "maintenance", 300)
 		c.taint(c.nodes[1], &metav1.Time{Time: begin.Add(time.Hour)}, "maintenance")
 		c.pod("1-ahead", c.nodes[1], "maintenance", 20)
 	})
-	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 6*time.Second {
+	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 16*time.Second {
 		t.Skipf("the service started after %v, too late for the test", at.Sub(begin))
 	}
 	c.candidate.Lose()
 	c.candidate.Regain()
 	c.awaitLeading()
 	at := c.awaitLeaving("0-due", "0-soon")
-	if after := at.Sub(begin); after < 6*time.Second-time.Second || after > 15*time.Second { // a second for the cut of timeAdded
-		t.Errorf("the pod left %v after the first term began, want 6 s: 96 of its taint of 100, and 10 for clocks", after)
+	if after := at.Sub(begin); after < 16*time.Second-time.Second || after > 25*time.Second { // a second for the cut of timeAdded
+		t.Errorf("the pod left %v after the first term began, want 16 s: 106 of its taint of 100, and 10 for clocks", after)
 	}
 }
 
