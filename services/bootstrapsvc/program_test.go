@@ -14,13 +14,13 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
-// startProcess runs the server process beside the kube-apiserver of the test until the test ends.
-func startProcess(t *testing.T, address string) *process.Process {
+// startProcess runs the server process beside the kube-apiserver of a cluster until the test ends.
+func startProcess(t *testing.T, cluster *devcluster.Cluster, address string) *process.Process {
 	t.Helper()
-	cluster := testkit.Cluster(t)
 	own := bootstrapsvc.DefaultConfig()
 	own.AdvertiseAddress = address
 	program := bootstrapsvc.Program(&own)
@@ -50,8 +50,11 @@ func startProcess(t *testing.T, address string) *process.Process {
 	return p
 }
 
+// The test stops servers of a control plane of its own.
 func TestProgram_OutagesRemoveNothing(t *testing.T) {
-	p := startProcess(t, "10.99.8.1")
+	t.Parallel()
+	cluster := testkit.OwnCluster(t, devcluster.Config{})
+	p := startProcess(t, cluster, "10.99.8.1")
 	connection, err := grpc.NewClient(p.Member().GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +65,6 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 	client := newClients(connection)
 	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.8.1"))
 
-	cluster := testkit.Cluster(t)
 	for name, outage := range map[string]struct{ begin, end func() error }{
 		"kube-apiserver": {begin: cluster.StopAPIServer, end: cluster.StartAPIServer},
 		"etcd":           {begin: cluster.StopEtcd, end: cluster.StartEtcd},

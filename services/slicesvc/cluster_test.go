@@ -345,9 +345,16 @@ func lastSuccess(service *slicev1.ServiceSlices) time.Time {
 	return service.Syncs[0].LastSuccessTime.AsTime()
 }
 
-func TestCluster_APIServerRestart(t *testing.T) {
+// TestDualStackCluster has a control plane of its own, because the shared one has one range, and other
+// tests need its kube-apiserver.
+func TestDualStackCluster(t *testing.T) {
 	t.Parallel()
-	cluster := testkit.OwnCluster(t, devcluster.Config{})
+	cluster := testkit.OwnCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+	t.Run("ServiceHasSlicesOfBothFamilies", func(t *testing.T) { serviceHasSlicesOfBothFamilies(t, cluster) })
+	t.Run("SlicesSurviveARestartOfTheAPIServer", func(t *testing.T) { slicesSurviveARestartOfTheAPIServer(t, cluster) })
+}
+
+func slicesSurviveARestartOfTheAPIServer(t *testing.T, cluster *devcluster.Cluster) {
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	f.service()
@@ -366,9 +373,7 @@ func TestCluster_APIServerRestart(t *testing.T) {
 	}
 }
 
-func TestCluster_DualStack(t *testing.T) {
-	t.Parallel()
-	cluster := testkit.OwnCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+func serviceHasSlicesOfBothFamilies(t *testing.T, cluster *devcluster.Cluster) {
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	policy := corev1.IPFamilyPolicyRequireDualStack
