@@ -112,7 +112,7 @@ test-go: assets $(TOOLS)/gotestsum-$(GO) ## The tests of PACKAGES=./internal/ter
 	@$(call go-test,$(PACKAGES))
 
 # Tests start in the order of the packages: the slowest come first, so that none of them runs alone at the end.
-SLOWEST        := services/leasesvc services/bootstrapsvc services/slicesvc gateway internal/term internal/process
+SLOWEST        := services/leasesvc services/bootstrapsvc services/bootstrapsvc/audit services/slicesvc gateway internal/term internal/process
 SLOWEST_SYSTEM := robustness faults/apiservers e2e deploy faults/terms faults/damage hostile lab/devcluster
 
 # RACE= leaves out the race detector, which doubles the time. THIRD is the part of the faults of test/robustness.

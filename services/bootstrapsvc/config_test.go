@@ -17,6 +17,7 @@ import (
 )
 
 func TestConfig_DefaultsOfFlags(t *testing.T) {
+	t.Parallel()
 	cfg := DefaultConfig()
 	flags := pflag.NewFlagSet("bootstrapsvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -41,6 +42,7 @@ func TestConfig_DefaultsOfFlags(t *testing.T) {
 }
 
 func TestConfig_EveryProblemIsReported(t *testing.T) {
+	t.Parallel()
 	cfg := Config{
 		APIServerURL: "http://127.0.0.1:6443", APIServerPort: 65536, AdvertiseAddress: "127.0.0.1",
 		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1, ExtraPorts: []string{"konnectivity"},
@@ -205,6 +207,7 @@ func TestFindLocalServer(t *testing.T) {
 }
 
 func TestNew_UnknownLoopIsRejected(t *testing.T) {
+	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.AdvertiseAddress = "10.1.0.1"
 	_, err := New(cfg, Deps{KubeConfig: &rest.Config{Host: "https://10.1.0.1:6443"}, LoopSelection: []string{"*", "-apiserver-prob"}})
@@ -214,6 +217,7 @@ func TestNew_UnknownLoopIsRejected(t *testing.T) {
 }
 
 func TestConfig_ExtraPorts(t *testing.T) {
+	t.Parallel()
 	want := []baseline.Port{
 		{Name: "konnectivity", Protocol: "TCP", Port: 8132, TargetPort: 8091},
 		{Name: "dns", Protocol: "UDP", Port: 53, TargetPort: 53},
@@ -229,6 +233,7 @@ func TestConfig_ExtraPorts(t *testing.T) {
 }
 
 func TestConfig_InvalidExtraPorts(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"8132":                         "want name:port",
 		"a:1:2:3":                      "want name:port",
@@ -254,6 +259,7 @@ func TestConfig_InvalidExtraPorts(t *testing.T) {
 }
 
 func TestAudit_RepairsOnlyTheFindingsWithTheCodes(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[AutoRepair]allocationcontroller.Config{
 		AutoRepairSafe:          {AutoRepair: true},
 		AutoRepairOff:           {},

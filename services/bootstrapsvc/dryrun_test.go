@@ -55,6 +55,7 @@ func expectFound(t *testing.T, trackers *shadow.Trackers, loop string, want ...s
 }
 
 func TestDryRun_ComparesAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, trackers := newDryRun(t)
 		f.start(t)
@@ -98,6 +99,7 @@ func TestDryRun_ComparesAndWritesNothing(t *testing.T) {
 }
 
 func TestDryRun_WithoutAReadyServerNothingIsDetermined(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, trackers := newDryRun(t)
 		f.publish("10.1.0.9")

@@ -50,6 +50,7 @@ func (f *fixture) wantReports(t *testing.T, want ...baseline.Reason) {
 }
 
 func TestEndpoints_SilentServerIsRemovedWithinFifteenSecondsAndNotAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -82,6 +83,7 @@ func TestEndpoints_SilentServerIsRemovedWithinFifteenSecondsAndNotAtOnce(t *test
 }
 
 func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.MinReady = 2 }))
 		f.start(t)
@@ -100,6 +102,7 @@ func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 
 // A key that is gone proves nothing about the server: probes decide.
 func TestEndpoints_ServerWithoutAKeyStaysWhileItsProbesSucceed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -124,6 +127,7 @@ func TestEndpoints_ServerWithoutAKeyStaysWhileItsProbesSucceed(t *testing.T) {
 // The first sidecar of a cluster finds the endpoints that kube-apiserver's own reconciler
 // published.
 func TestEndpoints_FirstSidecarDoesNotShrinkThemToItself(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		down bool
 		want []string
@@ -147,6 +151,7 @@ func TestEndpoints_FirstSidecarDoesNotShrinkThemToItself(t *testing.T) {
 
 // Another program adds an address that is no server. It was not published when the term began.
 func TestEndpoints_ForeignAddressIsRemovedAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -160,6 +165,7 @@ func TestEndpoints_ForeignAddressIsRemovedAtOnce(t *testing.T) {
 
 // Three servers are published, and only one key is left.
 func TestEndpoints_FloorCountsServersWithoutAKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.MinReady = 3 }))
 		f.start(t)
@@ -183,6 +189,7 @@ func TestEndpoints_FloorCountsServersWithoutAKey(t *testing.T) {
 }
 
 func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
 		f.start(t)
@@ -205,6 +212,7 @@ func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
 }
 
 func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.KeepLast = true }))
 		f.start(t)
@@ -217,6 +225,7 @@ func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
 // With --keep-ready-address, a stop of bootstrapsvc is no stop of a kube-apiserver that is ready,
 // or that does not answer in time. One that says that it is not ready leaves with bootstrapsvc.
 func TestEndpoints_KeepReadyKeepsAServerThatMayServe(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		before func(*fixture)
 		keep   bool
@@ -257,6 +266,7 @@ func TestEndpoints_KeepReadyKeepsAServerThatMayServe(t *testing.T) {
 // kube-apiserver stops: it says at once that it is not ready, and serves until its
 // --shutdown-delay-duration ends. Its address leaves before that.
 func TestEndpoints_AddressLeavesWithinTheShutdownDelay(t *testing.T) {
+	t.Parallel()
 	const shutdownDelay = 10 * time.Second // of static-pods/kube-apiserver
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
@@ -283,6 +293,7 @@ func TestEndpoints_AddressLeavesWithinTheShutdownDelay(t *testing.T) {
 // Both processes of a machine stop at once. The replica leaves its key to expire, and the leader on
 // another machine removes the address before kube-apiserver refuses.
 func TestEndpoints_LeaderRemovesAServerThatStopsAfterItsSidecar(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
 		f.start(t)
@@ -300,6 +311,7 @@ func TestEndpoints_LeaderRemovesAServerThatStopsAfterItsSidecar(t *testing.T) {
 }
 
 func TestEndpoints_ReconcilerNoneWritesNoEndpoints(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler = "none" }))
 		f.start(t)
@@ -313,6 +325,7 @@ func TestEndpoints_ReconcilerNoneWritesNoEndpoints(t *testing.T) {
 }
 
 func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) {
 			c.Reconciler, c.StaticAddress, c.StaticPort = "static", "api.example", 443
@@ -342,6 +355,7 @@ func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing
 
 // A DNS that does not answer must not fail a pass or a list.
 func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
 		f.resolver.set(nil, "192.0.2.7")
@@ -362,6 +376,7 @@ func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
 }
 
 func TestEndpoints_StaticAddressIsPublishedInsteadOfServersThatReport(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
 		f.prober.set(true)
@@ -387,6 +402,7 @@ func newAdoptingFixture(t *testing.T) *fixture {
 }
 
 func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		unleased, dead := masterLease("10.1.0.8"), masterLease("10.1.0.9")
@@ -417,6 +433,7 @@ func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
 }
 
 func TestAdoption_SilentServerWithALiveLeaseIsRemoved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		f.masterLeases.set(masterLease("10.1.0.2"))
@@ -436,6 +453,7 @@ func TestAdoption_SilentServerWithALiveLeaseIsRemoved(t *testing.T) {
 
 // kube-apiserver's own reconciler empties the endpoints when the last server stops.
 func TestEndpoints_RemovedAddressesAreRestoredAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -464,6 +482,7 @@ func TestEndpoints_RemovedAddressesAreRestoredAtOnce(t *testing.T) {
 }
 
 func TestAdoption_FailedReadRemovesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		f.masterLeases.set(masterLease("10.1.0.2"))
@@ -479,6 +498,7 @@ func TestAdoption_FailedReadRemovesNothing(t *testing.T) {
 }
 
 func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -510,6 +530,7 @@ func notReadyPeer(address string) apiserverscontroller.Entry {
 }
 
 func TestRank_YieldsWhileTheOwnServerIsDown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -530,6 +551,7 @@ func TestRank_YieldsWhileTheOwnServerIsDown(t *testing.T) {
 
 // A server that flaps does not take the term back each time.
 func TestRank_FlappingServerPrefersOthers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -549,6 +571,7 @@ func TestRank_FlappingServerPrefersOthers(t *testing.T) {
 }
 
 func TestRank_WithATakenAddress(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -564,6 +587,7 @@ func TestRank_WithATakenAddress(t *testing.T) {
 // A port of the Service works only if the endpoints have a port of the same name, with the target
 // port.
 func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.ExtraPorts = []string{"konnectivity:8132:8091"}
@@ -611,6 +635,7 @@ func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
 // A right that is missing for one of the two objects, or a read of it that hangs, does not stop the
 // other one.
 func TestEndpoints_OneObjectDoesNotStopTheOther(t *testing.T) {
+	t.Parallel()
 	for unread, object := range map[string]string{
 		"Endpoints kubernetes": "EndpointSlice kubernetes", "EndpointSlice kubernetes": "Endpoints kubernetes",
 	} {
@@ -637,6 +662,7 @@ func TestEndpoints_OneObjectDoesNotStopTheOther(t *testing.T) {
 
 // Each write of the slice hangs for the whole pass.
 func TestEndpoints_WriteThatHangsDoesNotStopTheOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)

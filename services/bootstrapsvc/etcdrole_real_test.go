@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -96,7 +97,7 @@ func enableAuth(t *testing.T, cluster *devcluster.Cluster, role []permission) (r
 	do(root.UserGrantRole(ctx, "bootstrapsvc", roleName))
 	do(root.AuthEnable(ctx))
 	client, err = clientv3.New(clientv3.Config{
-		Endpoints: cluster.EtcdEndpoints(), TLS: etcdTLS(t, cluster), Username: "bootstrapsvc", Password: rolePassword, DialTimeout: soon,
+		Endpoints: cluster.EtcdEndpoints(), TLS: etcdTLS(t, cluster), Username: "bootstrapsvc", Password: rolePassword, DialTimeout: bootstraptest.Soon,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,15 +126,8 @@ func etcdTLS(t *testing.T, cluster *devcluster.Cluster) *tls.Config {
 // The service runs against an etcd with users and exactly the documented role. Without one of the
 // rights it says so, and does not call etcd unavailable.
 func TestReal_DocumentedEtcdRoleSuffices(t *testing.T) {
-	cluster, err := devcluster.Start(t.Context(), devcluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Parallel()
+	cluster := testkit.OwnCluster(t, devcluster.Config{})
 	root, etcd := enableAuth(t, cluster, documentedRole(t))
 	member := term.Member{ID: "replica-1", Service: "bootstrapsvc", Cluster: "prod-1"}
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))

@@ -8,6 +8,7 @@ import (
 
 // A kube-apiserver hangs and its sidecar dies: the leader on another machine finds out.
 func TestEndpoints_AFrozenServerWithoutSidecarLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
 		f.start(t)
@@ -24,6 +25,7 @@ func TestEndpoints_AFrozenServerWithoutSidecarLeaves(t *testing.T) {
 
 // bootstrapsvc starts beside a kube-apiserver that hangs, whose address is published.
 func TestEndpoints_AServerThatHangsFromTheStartLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
 		f.publish("10.1.0.1", "10.1.0.2")

@@ -27,6 +27,7 @@ func codesOf(problems []*metav1.Problem) []string {
 }
 
 func TestProblems(t *testing.T) {
+	t.Parallel()
 	const warning, failed = " SEVERITY_WARNING", " SEVERITY_ERROR"
 	for name, c := range map[string]struct {
 		damage func(f *fixture)
@@ -77,6 +78,7 @@ func TestProblems(t *testing.T) {
 }
 
 func TestProblems_ManyReportsOfOneReasonAreOne(t *testing.T) {
+	t.Parallel()
 	report := baseline.Change{Verb: baseline.Report, Reason: baseline.NamespaceTerminating, Detail: "kube-public is being deleted"}
 	got := baselineProblems("loop", &baselinecontroller.State{Reports: []baseline.Change{report, report, report}}, time.Now())
 	if len(got) != 1 || got[0].GetMessage() != "kube-public is being deleted (and 2 more)" {
@@ -85,6 +87,7 @@ func TestProblems_ManyReportsOfOneReasonAreOne(t *testing.T) {
 }
 
 func TestProblems_EmptyEndpoints(t *testing.T) {
+	t.Parallel()
 	for count, want := range map[int64]int{0: 1, 1: 0} {
 		if got := emptyEndpoints(&baselinecontroller.State{Counts: map[string]int64{"endpoint_addresses": count}}); len(got) != want {
 			t.Errorf("%d addresses: problems = %v, want %d", count, got, want)

@@ -13,13 +13,14 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
-// startProcess runs the server process beside the kube-apiserver of the test until the test ends.
-func startProcess(t *testing.T, address string) *process.Process {
+// startProcess runs the server process beside the kube-apiserver of a cluster until the test ends.
+func startProcess(t *testing.T, cluster *devcluster.Cluster, address string) *process.Process {
 	t.Helper()
-	cluster := testkit.Cluster(t)
 	own := bootstrapsvc.DefaultConfig()
 	own.AdvertiseAddress = address
 	program := bootstrapsvc.Program(&own)
@@ -49,19 +50,21 @@ func startProcess(t *testing.T, address string) *process.Process {
 	return p
 }
 
+// The test stops servers of a control plane of its own.
 func TestProgram_OutagesRemoveNothing(t *testing.T) {
-	p := startProcess(t, "10.99.8.1")
+	t.Parallel()
+	cluster := testkit.OwnCluster(t, devcluster.Config{})
+	p := startProcess(t, cluster, "10.99.8.1")
 	connection, err := grpc.NewClient(p.Member().GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer connection.Close()
 	ready := isReady(t, statusv1.NewStatusServiceClient(connection))
-	testkit.Eventually(t, soon, ready)
+	testkit.Eventually(t, bootstraptest.Soon, ready)
 	client := newClients(connection)
-	testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.8.1"))
 
-	cluster := testkit.Cluster(t)
 	for name, outage := range map[string]struct{ begin, end func() error }{
 		"kube-apiserver": {begin: cluster.StopAPIServer, end: cluster.StartAPIServer},
 		"etcd":           {begin: cluster.StopEtcd, end: cluster.StartEtcd},
@@ -70,7 +73,7 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 			if err := outage.begin(); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error {
+			testkit.Eventually(t, bootstraptest.Soon, func() error {
 				if ready() == nil {
 					return fmt.Errorf("%s is stopped, and the process is ready", name)
 				}
@@ -79,9 +82,9 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 			if err := outage.end(); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, ready)
-			testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
-			testkit.Eventually(t, soon, serverIsReady(t, client))
+			testkit.Eventually(t, bootstraptest.Soon, ready)
+			testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.8.1"))
+			testkit.Eventually(t, bootstraptest.Soon, serverIsReady(t, client))
 		})
 	}
 }

@@ -1,137 +1,46 @@
 package bootstrapsvc_test
 
 import (
-	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
-// soon is the time limit for immediate effects on a loaded machine.
-const soon = time.Minute
+// replica is a replica with the clients of its RPCs.
+type replica struct{ *bootstraptest.Replica }
 
-// replica is one bootstrapsvc on the real etcd and kube-apiserver of the test. The server that it
-// probes is a stand-in, so that a test can make it not ready.
-type replica struct {
-	service  *bootstrapsvc.Service
-	etcd     *clientv3.Client
-	notReady atomic.Bool
-	stop     context.CancelFunc
-	ended    chan error
-}
-
-// startReplica runs a replica for a kube-apiserver at address until the test ends. Replicas of one
-// test share its keys.
 func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
 	return startReplicaBeside(t, address, nil, options...)
 }
 
 // startReplicaBeside is startReplica for a replica that probes the server of a configuration; nil
-// stands for the stand-in.
-func startReplicaBeside(t *testing.T, address string, beside *rest.Config, options ...func(*bootstrapsvc.Config)) *replica {
+// stands for a stand-in.
+func startReplicaBeside(t *testing.T, address string, probed *rest.Config, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
-	r := &replica{ended: make(chan error, 1)}
-	if beside == nil {
-		beside = r.apiServer(t)
-	}
-	etcd, err := testkit.Cluster(t).EtcdClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.etcd = etcd
-	member := term.Member{
-		ID:      "replica-" + strings.Trim(strings.NewReplacer(".", "-", ":", "-", ",", "-").Replace(address), "-") + "-" + fmt.Sprint(time.Now().UnixNano()),
-		Service: "bootstrapsvc", Cluster: strings.ToLower(strings.ReplaceAll(t.Name(), "_", "-")),
-	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), nil)).With("beside", address)
-	candidate, err := term.New(etcd, term.Config{Member: member, Shards: 1, TTL: term.DefaultTTL, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kube, err := kubernetes.NewForConfig(kubeconn.Fence(quiet(testkit.Cluster(t).RESTConfig())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := bootstrapsvc.DefaultConfig()
-	cfg.AdvertiseAddress, cfg.APIServerPort = address, 6443
-	for _, option := range options {
-		option(&cfg)
-	}
-	r.service, err = bootstrapsvc.New(cfg, bootstrapsvc.Deps{
-		Member: member, Kube: kube, KubeConfig: beside, Etcd: etcd,
-		Leadership: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	r.stop = stop
-	go func() { r.ended <- r.service.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		<-r.ended
-		etcd.Close()
-	})
-	return r
+	return &replica{bootstraptest.Start(t, bootstraptest.Options{Address: address, Probed: probed, Configure: func(cfg *bootstrapsvc.Config) {
+		for _, option := range options {
+			option(cfg)
+		}
+	}})}
 }
 
 func quiet(config *rest.Config) *rest.Config {
 	config.WarningHandler = rest.NoWarnings{}
 	return config
-}
-
-// apiServer starts the stand-in and returns how to reach it.
-func (r *replica) apiServer(t *testing.T) *rest.Config {
-	t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if r.notReady.Load() {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	}))
-	t.Cleanup(server.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
-}
-
-// end stops a replica in good order and waits.
-func (r *replica) end(t *testing.T) {
-	t.Helper()
-	r.stop()
-	err := <-r.ended
-	r.ended <- err // for the cleanup
-	if err != nil {
-		t.Errorf("Run = %v", err)
-	}
-}
-
-// kill disconnects a replica from etcd, so that it can neither renew its session nor clean up.
-func (r *replica) kill() { r.etcd.Close() }
-
-func (r *replica) leads() bool {
-	_, known := r.service.Counts()["namespaces"]
-	return known
 }
 
 // clients are the clients of all services of bootstrapsvc.
@@ -153,7 +62,7 @@ func newClients(connection grpc.ClientConnInterface) *clients {
 
 func (r *replica) client(t *testing.T) *clients {
 	t.Helper()
-	return newClients(testkit.Serve(t, r.service.Register))
+	return newClients(r.Connect(t))
 }
 
 // published returns an error unless the Endpoints object and the slices have exactly want.
@@ -190,30 +99,30 @@ func finds(t *testing.T, client *clients, reason string) func() error {
 func TestReal_ServersStartStopAndAreKilled(t *testing.T) {
 	first := startReplica(t, "10.99.0.1")
 	client := first.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.0.1"))
-	testkit.Eventually(t, soon, func() error {
-		if !first.leads() {
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.0.1"))
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
+		if !first.Leads() {
 			return errors.New("the first replica does not lead")
 		}
 		return nil
 	})
 
 	second := startReplica(t, "10.99.0.2")
-	testkit.Eventually(t, soon, published(t, client, "10.99.0.1", "10.99.0.2"))
-	second.end(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.0.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.0.1", "10.99.0.2"))
+	second.End(t)
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.0.1"))
 
 	third := startReplica(t, "10.99.0.3")
-	testkit.Eventually(t, soon, published(t, client, "10.99.0.1", "10.99.0.3"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.0.1", "10.99.0.3"))
 	killed := time.Now()
-	first.kill()
+	first.Kill()
 	client = third.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.0.3"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.0.3"))
 	t.Logf("a killed leader's address left after %s", time.Since(killed).Round(time.Millisecond))
 
-	third.end(t)
+	third.End(t)
 	reader := startReplica(t, "10.99.0.4")
-	reader.notReady.Store(true)
+	reader.NotReady.Store(true)
 	if err := published(t, reader.client(t))(); err != nil {
 		t.Errorf("after the last server's stop: %v", err)
 	}
@@ -222,13 +131,13 @@ func TestReal_ServersStartStopAndAreKilled(t *testing.T) {
 func TestReal_AddressOfAKilledSidecarExpiresWithItsSession(t *testing.T) {
 	leader := startReplica(t, "10.99.1.1")
 	client := leader.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.1.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.1.1"))
 	other := startReplica(t, "10.99.1.2")
-	testkit.Eventually(t, soon, published(t, client, "10.99.1.1", "10.99.1.2"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.1.1", "10.99.1.2"))
 
 	killed := time.Now()
-	other.kill()
-	testkit.Eventually(t, soon, published(t, client, "10.99.1.1"))
+	other.Kill()
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.1.1"))
 	took := time.Since(killed)
 	t.Logf("a killed sidecar's address left after %s", took.Round(time.Millisecond))
 	if limit := term.DefaultTTL + 3*time.Second; took > limit {
@@ -239,25 +148,25 @@ func TestReal_AddressOfAKilledSidecarExpiresWithItsSession(t *testing.T) {
 func TestReal_NotReadyServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 	one, two := startReplica(t, "10.99.2.1"), startReplica(t, "10.99.2.2")
 	client := one.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.2.1", "10.99.2.2"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.2.1", "10.99.2.2"))
 
-	one.notReady.Store(true)
-	testkit.Eventually(t, soon, published(t, client, "10.99.2.2"))
-	two.notReady.Store(true)
-	testkit.Eventually(t, soon, finds(t, client, "NO_APISERVER_READY"))
+	one.NotReady.Store(true)
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.2.2"))
+	two.NotReady.Store(true)
+	testkit.Eventually(t, bootstraptest.Soon, finds(t, client, "NO_APISERVER_READY"))
 	if _, err := two.leader(one).client(t).ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := published(t, client, "10.99.2.2")(); err != nil {
 		t.Error(err)
 	}
-	one.notReady.Store(false)
-	testkit.Eventually(t, soon, published(t, client, "10.99.2.1"))
+	one.NotReady.Store(false)
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.2.1"))
 }
 
 // leader is the replica of two that leads.
 func (r *replica) leader(other *replica) *replica {
-	if r.leads() {
+	if r.Leads() {
 		return r
 	}
 	return other
@@ -266,9 +175,9 @@ func (r *replica) leader(other *replica) *replica {
 func TestReal_AddressOfAnotherFamilyIsLeftOut(t *testing.T) {
 	right := startReplica(t, "10.99.3.1")
 	client := right.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.3.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.3.1"))
 	startReplica(t, "fd99::1")
-	testkit.Eventually(t, soon, finds(t, client, "ADDRESS_FAMILY_MISMATCH"))
+	testkit.Eventually(t, bootstraptest.Soon, finds(t, client, "ADDRESS_FAMILY_MISMATCH"))
 	if err := published(t, client, "10.99.3.1")(); err != nil {
 		t.Error(err)
 	}
@@ -305,11 +214,11 @@ func TestReal_DualStackHasASliceOfEachFamily(t *testing.T) {
 			return nil
 		}
 	}
-	testkit.Eventually(t, soon, slicesHave("10.99.5.1", "fd99:5::1"))
-	both.end(t)
+	testkit.Eventually(t, bootstraptest.Soon, slicesHave("10.99.5.1", "fd99:5::1"))
+	both.End(t)
 
 	// Without dual stack, the second slice is deleted.
-	testkit.Eventually(t, soon, published(t, startReplica(t, "10.99.5.2").client(t), "10.99.5.2"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, startReplica(t, "10.99.5.2").client(t), "10.99.5.2"))
 }
 
 // isWhole says that nothing is wrong with the entry of a kube-apiserver.
@@ -321,7 +230,7 @@ func TestReal_ServersBehindOneAddressShareIt(t *testing.T) {
 	shared := func(c *bootstrapsvc.Config) { c.Endpoints.SharedAddress = true }
 	one, two := startReplica(t, "10.99.6.1", shared), startReplica(t, "10.99.6.1", shared)
 	client := one.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.6.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.6.1"))
 	lists := func(ready bool, replicas int, isRegistered bool) func() error {
 		return func() error {
 			answer, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
@@ -336,16 +245,16 @@ func TestReal_ServersBehindOneAddressShareIt(t *testing.T) {
 			return nil
 		}
 	}
-	testkit.Eventually(t, soon, lists(true, 2, true))
-	one.notReady.Store(true)
-	testkit.Eventually(t, soon, lists(true, 2, false))
+	testkit.Eventually(t, bootstraptest.Soon, lists(true, 2, true))
+	one.NotReady.Store(true)
+	testkit.Eventually(t, bootstraptest.Soon, lists(true, 2, false))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)
 	}
-	two.end(t)
-	testkit.Eventually(t, soon, lists(false, 1, true))
-	one.notReady.Store(false)
-	testkit.Eventually(t, soon, lists(true, 1, true))
+	two.End(t)
+	testkit.Eventually(t, bootstraptest.Soon, lists(false, 1, true))
+	one.NotReady.Store(false)
+	testkit.Eventually(t, bootstraptest.Soon, lists(true, 1, true))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)
 	}

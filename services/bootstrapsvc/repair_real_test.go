@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -69,8 +70,8 @@ func (v objectEditor) remove(drop func(context.Context, string, metav1.DeleteOpt
 func TestReal_DamageIsRepairedOnRequest(t *testing.T) {
 	r := startReplica(t, "10.99.4.1")
 	client := r.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.4.1"))
-	testkit.Eventually(t, soon, settled(t, client))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.4.1"))
+	testkit.Eventually(t, bootstraptest.Soon, settled(t, client))
 	v := objectEditor{t: t, kube: testkit.Kube(t)}
 
 	cases := map[string]func(){
@@ -195,14 +196,14 @@ func settled(t *testing.T, client *clients) func() error {
 func TestReal_DriftIsRepairedWithoutARequest(t *testing.T) {
 	r := startReplica(t, "10.99.5.1")
 	client := r.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.5.1"))
-	testkit.Eventually(t, soon, settled(t, client))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.5.1"))
+	testkit.Eventually(t, bootstraptest.Soon, settled(t, client))
 	v := objectEditor{t: t, kube: testkit.Kube(t)}
 	v.service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(1) })
 	v.endpoints(func(e *corev1.Endpoints) { e.Subsets[0].Addresses[0].IP = "192.0.2.1" })
 	v.remove(v.kube.DiscoveryV1().EndpointSlices("default").Delete)
-	testkit.Eventually(t, soon, settled(t, client))
-	testkit.Eventually(t, soon, published(t, client, "10.99.5.1"))
+	testkit.Eventually(t, bootstraptest.Soon, settled(t, client))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.5.1"))
 	if err := v.serviceIsWhole(); err != nil {
 		t.Error(err)
 	}
@@ -211,8 +212,8 @@ func TestReal_DriftIsRepairedWithoutARequest(t *testing.T) {
 func TestReal_NamespaceIsCreatedAgainOnceItHasGone(t *testing.T) {
 	r := startReplica(t, "10.99.6.1")
 	client := r.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.6.1"))
-	testkit.Eventually(t, soon, settled(t, client))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.6.1"))
+	testkit.Eventually(t, bootstraptest.Soon, settled(t, client))
 	namespaces := testkit.Kube(t).CoreV1().Namespaces()
 	if err := namespaces.Delete(t.Context(), "kube-node-lease", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -241,7 +242,7 @@ func TestReal_NamespaceIsCreatedAgainOnceItHasGone(t *testing.T) {
 func TestReal_AnotherWriterIsNeverOverwritten(t *testing.T) {
 	r := startReplica(t, "10.99.7.1")
 	client := r.client(t)
-	testkit.Eventually(t, soon, published(t, client, "10.99.7.1"))
+	testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.7.1"))
 	v := objectEditor{t: t, kube: testkit.Kube(t)}
 
 	noisy, quietAgain := make(chan struct{}), make(chan struct{})
@@ -263,9 +264,9 @@ func TestReal_AnotherWriterIsNeverOverwritten(t *testing.T) {
 	<-noisy
 	for i := range 5 {
 		other := startReplica(t, fmt.Sprintf("10.99.7.%d", 10+i))
-		testkit.Eventually(t, soon, published(t, client, "10.99.7.1", fmt.Sprintf("10.99.7.%d", 10+i)))
-		other.end(t)
-		testkit.Eventually(t, soon, published(t, client, "10.99.7.1"))
+		testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.7.1", fmt.Sprintf("10.99.7.%d", 10+i)))
+		other.End(t)
+		testkit.Eventually(t, bootstraptest.Soon, published(t, client, "10.99.7.1"))
 	}
 	select {
 	case <-quietAgain:
@@ -279,5 +280,5 @@ func TestReal_AnotherWriterIsNeverOverwritten(t *testing.T) {
 	if got := len(slice.Annotations); got != edits {
 		t.Errorf("%d of the other writer's %d annotations are left", got, edits)
 	}
-	testkit.Eventually(t, soon, settled(t, client))
+	testkit.Eventually(t, bootstraptest.Soon, settled(t, client))
 }

@@ -26,6 +26,7 @@ import (
 )
 
 func TestListAPIServers(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f.keys.put(apiserverscontroller.Entry{
@@ -94,6 +95,7 @@ func rowsOf(servers []*bootstrapv1.APIServer) []row {
 }
 
 func TestListAPIServers_HasSourceAndReasonOfEachServer(t *testing.T) {
+	t.Parallel()
 	f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }))
 	unleased := masterLease("10.1.0.9")
 	unleased.Leased, unleased.Alive = false, false
@@ -124,6 +126,7 @@ func TestListAPIServers_HasSourceAndReasonOfEachServer(t *testing.T) {
 }
 
 func TestListAPIServers_StaticAddressIsListedBesideServersThatReport(t *testing.T) {
+	t.Parallel()
 	f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
 	f.keys.put(readyPeer("10.1.0.2"))
 	want := []row{{
@@ -142,6 +145,7 @@ func TestListAPIServers_StaticAddressIsListedBesideServersThatReport(t *testing.
 
 // The list is needed most when a kube-apiserver is down.
 func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	f.objects.failReads(guarded.ErrUnavailable)
@@ -158,6 +162,7 @@ func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 }
 
 func TestGetAPIServer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	client := serve(t, f)
@@ -173,6 +178,7 @@ func TestGetAPIServer(t *testing.T) {
 }
 
 func TestListAPIServers_Pages(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	want := []string{"10.1.0.2", "10.1.0.9", "10.1.0.10", "10.1.0.11", "fd00::1"}
 	for _, address := range want {
@@ -228,6 +234,7 @@ func wantEvent(t *testing.T, watch grpc.ServerStreamingClient[bootstrapv1.WatchA
 }
 
 func TestWatchAPIServers_SendsServersAndChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -276,6 +283,7 @@ func TestWatchAPIServers_SendsServersAndChanges(t *testing.T) {
 }
 
 func TestWatchAPIServers_GoesOnAfterAList(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	client := serve(t, f)
@@ -307,6 +315,7 @@ func TestWatchAPIServers_GoesOnAfterAList(t *testing.T) {
 }
 
 func TestWatchAPIServers_EndsWithTheServiceAndFailsWithoutEtcdAtTheStart(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	client := serve(t, f)
 	f.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)

@@ -90,6 +90,7 @@ func planned(apiVersion, kind, namespace, name, reason, message string) *metav1.
 }
 
 func TestGetBaseline_EmptyCluster(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	want := &bootstrapv1.Baseline{
@@ -130,6 +131,7 @@ func TestGetBaseline_EmptyCluster(t *testing.T) {
 }
 
 func TestGetBaseline_SettledCluster(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	want := &bootstrapv1.Baseline{
@@ -160,6 +162,7 @@ func TestGetBaseline_SettledCluster(t *testing.T) {
 }
 
 func TestGetBaseline_ReportsAreConditions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	for _, name := range []string{"kube-public", "kube-system"} {
@@ -190,6 +193,7 @@ func TestGetBaseline_ReportsAreConditions(t *testing.T) {
 }
 
 func TestGetBaseline_EachReasonOfAReportHasACondition(t *testing.T) {
+	t.Parallel()
 	types := map[string]baseline.Reason{}
 	for _, reconciler := range newFixture(t).reconcilers() {
 		for _, reason := range reconciler.Reasons {
@@ -203,6 +207,7 @@ func TestGetBaseline_EachReasonOfAReportHasACondition(t *testing.T) {
 }
 
 func TestGetBaseline_UpdatesShowTheirFields(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	edit(f.objects, "Service kubernetes", func(s *corev1.Service) {
@@ -227,6 +232,7 @@ func TestGetBaseline_UpdatesShowTheirFields(t *testing.T) {
 }
 
 func TestReconcileBaseline_ValidateOnlyWritesNothingAndNeedsNoTerm(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	client := serve(t, f)
@@ -260,6 +266,7 @@ func wantOutcomes(t *testing.T, plan *metav1.Plan, count int, outcome metav1.Cha
 }
 
 func TestReconcileBaseline_LeaderRepairsNow(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -299,6 +306,7 @@ func TestReconcileBaseline_LeaderRepairsNow(t *testing.T) {
 }
 
 func TestReconcileBaseline_EtagBindsToThePlanThatWasRead(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -328,6 +336,7 @@ func TestReconcileBaseline_EtagBindsToThePlanThatWasRead(t *testing.T) {
 
 // kube-apiserver denies one write: the remaining ones are made, and the answer says which failed.
 func TestReconcileBaseline_DeniedWriteIsFailed(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -360,6 +369,7 @@ func TestReconcileBaseline_DeniedWriteIsFailed(t *testing.T) {
 
 // The plan in an error says what was written before, what failed and what was skipped.
 func TestReconcileBaseline_ErrorAfterWritesHasThePlan(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -390,6 +400,7 @@ func TestReconcileBaseline_ErrorAfterWritesHasThePlan(t *testing.T) {
 }
 
 func TestReconcileBaseline_RepeatedRequestGetsTheFirstAnswer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -409,6 +420,7 @@ func TestReconcileBaseline_RepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 }
 
 func TestReconcileBaseline_DisabledLoopIsSkipped(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, "*", "-"+baselinecontroller.ServiceLoop)
 	f.start(t)
 	t.Cleanup(func() { f.end(t) })
@@ -435,12 +447,14 @@ func TestReconcileBaseline_DisabledLoopIsSkipped(t *testing.T) {
 }
 
 func TestReconcileBaseline_StandbyNamesTheLeader(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	_, err := serve(t, f).ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 	wantError(t, err, codes.Unavailable, rpcerror.NoLeaderReason)
 }
 
 func TestReconcileBaseline_TermThatEndsWhileWaitingIsNotLeader(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -460,6 +474,7 @@ func TestReconcileBaseline_TermThatEndsWhileWaitingIsNotLeader(t *testing.T) {
 }
 
 func TestReconcileBaseline_EndlessConflictsAreAborted(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -470,6 +485,7 @@ func TestReconcileBaseline_EndlessConflictsAreAborted(t *testing.T) {
 }
 
 func TestReconcileBaseline_CancelledCallGetsItsOwnCode(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -489,6 +505,7 @@ func TestReconcileBaseline_CancelledCallGetsItsOwnCode(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	refused := errors.New("secrets of the backend")
 	cases := map[string]struct {
 		keys, objects error
@@ -524,6 +541,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestErrors_StoppingReplicaIsShuttingDown(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -538,6 +556,7 @@ func TestErrors_StoppingReplicaIsShuttingDown(t *testing.T) {
 }
 
 func TestWatchBaseline_SendsTheBaselineAndResumes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	client := serve(t, f)

@@ -62,6 +62,7 @@ func callsOfTheLeader(t *testing.T, client auditClient) map[string]error {
 }
 
 func TestAudit_WithoutTheTermIsNotLeader(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	want := rpcerror.ReasonOf(rpcerror.NotLeader("bootstrapsvc", f.leadership.LeaderAddress()))
 	for name, err := range callsOfTheLeader(t, serveAudit(t, f)) {
@@ -72,6 +73,7 @@ func TestAudit_WithoutTheTermIsNotLeader(t *testing.T) {
 }
 
 func TestAudit_DisabledLoopIsNotSynced(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, "*", "-"+allocationcontroller.AuditLoop)
 	client := serveAudit(t, f)
 	lead(t, f)
@@ -81,6 +83,7 @@ func TestAudit_DisabledLoopIsNotSynced(t *testing.T) {
 }
 
 func TestAudit_EmptyClusterHasNoFindings(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	client := serveAudit(t, f)
 	lead(t, f)
@@ -162,6 +165,7 @@ func receive[T any](t *testing.T, stream grpc.ServerStreamingClient[T]) *T {
 
 // Every replica answers reads of plans and repairs.
 func TestRepairs_AreReadWithoutTheTerm(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.candidate.Lose()
 	client := serveAudit(t, f)

@@ -27,6 +27,7 @@ import (
 const refreshInterval = 10 * time.Second
 
 func TestService_BuildsTheBaselineOfAnEmptyCluster(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -62,6 +63,7 @@ func TestService_BuildsTheBaselineOfAnEmptyCluster(t *testing.T) {
 }
 
 func TestService_DriftIsRepairedWithinTenSeconds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -85,6 +87,7 @@ func TestService_DriftIsRepairedWithinTenSeconds(t *testing.T) {
 }
 
 func TestService_NamespaceIsCreatedWithinAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -99,6 +102,7 @@ func TestService_NamespaceIsCreatedWithinAMinute(t *testing.T) {
 }
 
 func TestService_PeersAreAddedAndRemovedAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -125,6 +129,7 @@ func TestService_PeersAreAddedAndRemovedAtOnce(t *testing.T) {
 }
 
 func TestService_FailedServerIsRemovedUnlessItIsTheLast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -156,6 +161,7 @@ func TestService_FailedServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 }
 
 func TestService_StopRemovesTheOwnAddressUnderTheTerm(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		peers []string
 		want  []string
@@ -185,6 +191,7 @@ func TestService_StopRemovesTheOwnAddressUnderTheTerm(t *testing.T) {
 }
 
 func TestService_StopTakesTwentySecondsAtMost(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -204,6 +211,7 @@ func TestService_StopTakesTwentySecondsAtMost(t *testing.T) {
 }
 
 func TestService_StandbyProbesAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.candidate.Lose()
@@ -234,6 +242,7 @@ func TestService_StandbyProbesAndWritesNothing(t *testing.T) {
 }
 
 func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -260,6 +269,7 @@ func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 }
 
 func TestService_StaleKeyIsDeletedBeforeTheFirstProbe(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "*", "-"+apiserverscontroller.EndpointsLoop)
 		f.prober.set(true)
@@ -275,6 +285,7 @@ func TestService_StaleKeyIsDeletedBeforeTheFirstProbe(t *testing.T) {
 }
 
 func TestService_AddressOfAnotherReplicaStaysAndIsReported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -292,6 +303,7 @@ func TestService_AddressOfAnotherReplicaStaysAndIsReported(t *testing.T) {
 }
 
 func TestService_UnchangedKeyIsWrittenOncePerRefresh(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -307,6 +319,7 @@ func TestService_UnchangedKeyIsWrittenOncePerRefresh(t *testing.T) {
 }
 
 func TestService_ConflictIsPlannedAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		interfered := false
@@ -331,6 +344,7 @@ func TestService_ConflictIsPlannedAgain(t *testing.T) {
 }
 
 func TestService_ContentionEndsThePass(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		attempts := 0
@@ -355,6 +369,7 @@ func TestService_ContentionEndsThePass(t *testing.T) {
 }
 
 func TestService_RejectedWriteDoesNotStopTheRemainingOnes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
@@ -374,6 +389,7 @@ func TestService_RejectedWriteDoesNotStopTheRemainingOnes(t *testing.T) {
 }
 
 func TestService_PanicCostsOnePass(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		panicked := false
@@ -396,6 +412,7 @@ func TestService_PanicCostsOnePass(t *testing.T) {
 
 // A Service that was exposed by hand keeps its node port until an operator applies the plan.
 func TestService_ExposedServiceKeepsItsNodePort(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -428,6 +445,7 @@ func TestService_ExposedServiceKeepsItsNodePort(t *testing.T) {
 
 // A right that is missing for one object stops nothing else.
 func TestService_ForbiddenReadStopsNothingElse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.objects.failReadsOf("Namespace kube-public", errForbidden)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -32,7 +33,7 @@ func TestReal_AddressLeavesBeforeKubeAPIServerRefuses(t *testing.T) {
 	startReplica(t, staying, keepReady)
 	startReplicaBeside(t, stopping, peer.RESTConfig(), keepReady)
 	kube := testkit.Kube(t)
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		if got, err := publishedAddresses(t.Context(), kube); err != nil || !slices.Equal(got, []string{staying, stopping}) {
 			return fmt.Errorf("published %v, %w, want both", got, err)
 		}

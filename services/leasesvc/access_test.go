@@ -132,6 +132,7 @@ func (f *secured) beat(t *testing.T, node string, files identity.Files) *agent.A
 }
 
 func TestAccess_AStolenNodeCertificateDisturbsNoOtherNode(t *testing.T) {
+	t.Parallel()
 	const real, attacked = 20, 1000
 	f := newSecured(t, setup{config: func(c *leasesvc.Config) { c.Classes[0].HeartbeatInterval = 200 * time.Millisecond }})
 	name := func(i int) string { return fmt.Sprintf("node-%d", i) }
@@ -192,6 +193,7 @@ func TestAccess_AStolenNodeCertificateDisturbsNoOtherNode(t *testing.T) {
 
 // The agent presents the certificate that is in its file when the old one ends.
 func TestAccess_ARenewedCertificateCostsNoBeat(t *testing.T) {
+	t.Parallel()
 	const beats, lifetime = 200 * time.Millisecond, 5 * time.Second
 	f := newSecured(t, setup{config: func(c *leasesvc.Config) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].Grace = beats, 10*time.Second

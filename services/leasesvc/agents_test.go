@@ -14,6 +14,7 @@ import (
 
 // An upgrade may run the old and the new agent of a node at once.
 func TestAgents_TwoOfOneBootDoNoHarm(t *testing.T) {
+	t.Parallel()
 	f, boot := newDuplicateFixture(t)
 	first, stopFirst := boot("machine")
 	second, _ := boot("machine")
@@ -42,6 +43,7 @@ func TestAgents_TwoOfOneBootDoNoHarm(t *testing.T) {
 }
 
 func TestAgents_AKubeletThatIsNotReportedExpiresUnderALivingAgent(t *testing.T) {
+	t.Parallel()
 	f, _ := newDuplicateFixture(t)
 	h := agent.Holder{Class: leasesvc.NodeClass, Name: "n1", BootID: "machine"}
 	a, err := agent.New(agent.Config{

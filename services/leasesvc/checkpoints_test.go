@@ -24,7 +24,7 @@ func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
 // both.
 func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 	t.Parallel()
-	p := newReplicaConfig(t)
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	etcd := testkit.Etcd(t)
 	good := checkpoint.Encode([]checkpoint.Entry{entryOf("node", "n1", time.Hour)})
 	future := append([]byte{9}, good[1:]...)
@@ -59,7 +59,7 @@ func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 // retention is not restored.
 func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 	t.Parallel()
-	p := newReplicaConfig(t)
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	etcd := testkit.Etcd(t)
 	for number := range takeoverShards {
 		var entries []checkpoint.Entry

@@ -19,6 +19,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -32,13 +33,16 @@ type clusterFixture struct {
 	setup     setup // for another service with the same configuration
 }
 
-func newClusterFixture(t *testing.T) *clusterFixture {
+func newClusterFixture(t *testing.T, plane *devcluster.Cluster) *clusterFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(plane.RESTConfig()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &clusterFixture{admin: testkit.Kube(t)}
+	r := &clusterFixture{}
+	if r.admin, err = kubernetes.NewForConfig(plane.RESTConfig()); err != nil {
+		t.Fatal(err)
+	}
 	r.namespace = testkit.Namespace(t, r.admin)
 	r.node, err = r.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: r.namespace + "-"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -98,7 +102,8 @@ func (r *clusterFixture) mustObject() *coordinationv1.Lease {
 }
 
 func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	first := r.renew(1, "")
 	object := r.mustObject()
 	wantOwner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}}
@@ -126,7 +131,8 @@ func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
 
 // After a takeover, a replica may receive a release for a holder without a session.
 func TestCluster_ReleaseWithoutSessionDeletesOnlyItsOwnLease(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	r.renew(1, "")
 	release := func() {
 		t.Helper()
@@ -153,7 +159,8 @@ func TestCluster_ReleaseWithoutSessionDeletesOnlyItsOwnLease(t *testing.T) {
 }
 
 func TestCluster_ReleaseKeepsALeaseThatAKubeletRenewed(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	r.renew(1, "")
 	kubelets := r.mustObject()
 	kubelets.Spec.RenewTime = new(metav1.NowMicro())
@@ -187,7 +194,8 @@ func (b blockingTransport) RoundTrip(request *http.Request) (*http.Response, err
 
 // The next boot of the holder registers after the release has read the Lease.
 func TestCluster_ReleaseKeepsTheLeaseOfANewBoot(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	r.renew(1, "")
 	b := blockingTransport{
 		armed: &atomic.Bool{}, blocked: make(chan struct{}), unblock: make(chan struct{}),
@@ -223,7 +231,8 @@ func TestCluster_ReleaseKeepsTheLeaseOfANewBoot(t *testing.T) {
 }
 
 func TestCluster_ForeignWriteIsMergedWithTheNextRenewal(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	first := r.renew(1, "")
 	foreign := r.mustObject()
 	foreign.Labels = map[string]string{"by": "another-writer"}
@@ -238,7 +247,8 @@ func TestCluster_ForeignWriteIsMergedWithTheNextRenewal(t *testing.T) {
 }
 
 func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	r.renew(1, "")
 	if err := r.admin.CoreV1().Nodes().Delete(t.Context(), r.node.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -261,11 +271,10 @@ func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
 	}
 }
 
-func TestCluster_BeatsSucceedWithoutTheAPIServer(t *testing.T) {
-	r := newClusterFixture(t)
+func beatsSucceedWithoutKubeAPIServer(t *testing.T, plane *devcluster.Cluster) {
+	r := newClusterFixture(t, plane)
 	first := r.renew(1, "")
-	cluster := testkit.Cluster(t)
-	if err := cluster.StopAPIServer(); err != nil {
+	if err := plane.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	r.beat(2, holder(r.node.Name, "1"))
@@ -282,14 +291,15 @@ func TestCluster_BeatsSucceedWithoutTheAPIServer(t *testing.T) {
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("a beat waited %v for the kube-apiserver", took)
 	}
-	if err := cluster.StartAPIServer(); err != nil {
+	if err := plane.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	r.renew(4, first.Write.ResourceVersion)
 }
 
 func TestCluster_NewTermAdoptsTheLeasesOfThePreviousOne(t *testing.T) {
-	r := newClusterFixture(t)
+	t.Parallel()
+	r := newClusterFixture(t, testkit.Cluster(t))
 	before := r.renew(1, "")
 	r.candidate.Lose()
 	r.candidate.Regain()

@@ -20,6 +20,7 @@ import (
 )
 
 func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
 	want := leasesvc.Config{
 		Classes: []class.Class{{
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 5 * time.Second, SuspectAfter: 2, Grace: 20 * time.Second,
@@ -47,6 +48,7 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 }
 
 func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
+	t.Parallel()
 	cfg := leasesvc.DefaultConfig()
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -85,6 +87,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 }
 
 func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
+	t.Parallel()
 	cfg := leasesvc.Config{
 		Classes: []class.Class{
 			{Name: "node", Namespace: "a", HeartbeatInterval: 0, RenewInterval: time.Minute, LeaseDuration: 1500 * time.Millisecond, Retention: -1},
@@ -119,6 +122,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 }
 
 func TestClassesFlag_ParsesAList(t *testing.T) {
+	t.Parallel()
 	cfg := leasesvc.DefaultConfig()
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -159,6 +163,7 @@ func TestClassesFlag_ParsesAList(t *testing.T) {
 }
 
 func TestClassesFlag_NamesTheMistake(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		`{}`:                            "need a list of classes",
 		`[{"name":"a","grade":"9s"}]`:   `unknown field "grade"`,
@@ -178,6 +183,7 @@ func TestClassesFlag_NamesTheMistake(t *testing.T) {
 }
 
 func TestNew_RejectsUnknownLoops(t *testing.T) {
+	t.Parallel()
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{
 		Kube: newKube(), Leadership: termtest.NewCandidate(member, 64), LoopSelection: []string{"nonsense"},
 	})
@@ -191,6 +197,7 @@ func TestNew_RejectsUnknownLoops(t *testing.T) {
 }
 
 func TestNew_RejectsAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
+	t.Parallel()
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{Kube: newKube(), Leadership: termtest.NewCandidate(member, 1)})
 	if err == nil || !strings.Contains(err.Error(), "--shards is 64") {
 		t.Errorf("error %v, want one that names the flag", err)
@@ -198,6 +205,7 @@ func TestNew_RejectsAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
 }
 
 func TestLoops_AreTheDocumentedOnes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	var names []string
 	for _, l := range f.service.Loops().Status() {
@@ -210,6 +218,7 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 
 // A sum that overflows is a time in the past, and every holder would expire at once.
 func TestValidate_RejectsTimesWhoseSumOverflows(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*class.Class){
 		"--heartbeat-interval":        func(c *class.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
 		"--heartbeat-grace-period":    func(c *class.Class) { c.Grace = math.MaxInt64 },
@@ -228,6 +237,7 @@ func TestValidate_RejectsTimesWhoseSumOverflows(t *testing.T) {
 // Every loop of the service, also one that holds no work of most clusters, can be selected and
 // excluded by its name.
 func TestLoops_CanAllBeSelected(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for _, l := range f.service.Loops().Status() {
 		for _, selection := range [][]string{{"*", "-" + l.Name}, {"*", l.Name}} {

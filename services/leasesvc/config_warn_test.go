@@ -10,6 +10,7 @@ import (
 )
 
 func TestConfig_WarnsOfRareWritesWithoutNodeHealth(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		policy     class.WritePolicy
 		nodeHealth bool
@@ -32,6 +33,7 @@ func TestConfig_WarnsOfRareWritesWithoutNodeHealth(t *testing.T) {
 }
 
 func TestConfig_WarnsOfAClassWithoutHolders(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	cfg := Config{Writes: class.DefaultWrites(), FurtherClasses: []class.Class{
 		{Name: "closed"}, {Name: "open", HolderRule: class.HolderRule{Type: class.RuleNode}},

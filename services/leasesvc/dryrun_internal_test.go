@@ -38,6 +38,7 @@ func nodeHealthOf(t *testing.T, dryRun ...string) *nodeHealth {
 
 // While node-health only compares, upstream sets the taints, and its taints evict at once.
 func TestDryRun_OfNodeHealthHoldsNoEvictions(t *testing.T) {
+	t.Parallel()
 	if holds := nodeHealthOf(t).taintHolds(); holds == nil || !holds.TaintHold("zone").Active() {
 		t.Error("node-health that writes and has not judged any Node holds no evictions")
 	}
@@ -52,6 +53,7 @@ func TestDryRun_OfNodeHealthHoldsNoEvictions(t *testing.T) {
 
 // What a dry run would do is not done: that marking resumes, for example, is no decision.
 func TestDryRun_OfNodeHealthRecordsNoDecisions(t *testing.T) {
+	t.Parallel()
 	err := nodeHealthOf(t, NodeHealthLoop).judge(t.Context(), func(_ context.Context, cluster nodehealthcontroller.Cluster) error {
 		if cluster.Decisions != nil {
 			t.Error("the cluster of a dry run records decisions")
@@ -65,6 +67,7 @@ func TestDryRun_OfNodeHealthRecordsNoDecisions(t *testing.T) {
 
 // Upstream marks silent Nodes whether or not node-health would in dry run.
 func TestDryRun_OfNodeHealthSuspendsNoMarking(t *testing.T) {
+	t.Parallel()
 	for want, nodes := range map[string]*nodeHealth{"MARKING_SUSPENDED": nodeHealthOf(t), "": nodeHealthOf(t, NodeHealthLoop)} {
 		nodes.publisher.Publish(nodehealthcontroller.Snapshot{
 			At:          nodehealth.Moment{Instant: monotonic.Instant(time.Hour), Wall: time.Now()},

@@ -44,6 +44,7 @@ func (f *nodeFixture) awaitDifferences(tracker *shadow.Tracker, want ...string) 
 
 // The test writes as upstream's controller would.
 func TestDryRun_ComparesNodesAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	cfg := shadow.DefaultConfig(leasesvc.NodeHealthLoop)
 	cfg.Loops, cfg.Settle = []string{leasesvc.NodeHealthLoop}, time.Second
 	trackers, err := shadow.New(cfg, nil)
@@ -99,6 +100,7 @@ func TestDryRun_ComparesNodesAndWritesNothing(t *testing.T) {
 
 // A Pod that the loop would have deleted is found while it is there, and none is deleted.
 func TestDryRun_FindsPodsThatAreNotEvictedAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	cfg := shadow.DefaultConfig(leasesvc.TaintEvictionLoop)
 	cfg.Loops, cfg.Settle = []string{leasesvc.TaintEvictionLoop}, time.Second
 	trackers, err := shadow.New(cfg, nil)

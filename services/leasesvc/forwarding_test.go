@@ -43,7 +43,8 @@ func (r *replica) awaitAlive(name string) *leasev1.Lease {
 }
 
 func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
-	p := newReplicaConfig(t)
+	t.Parallel()
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
 	awaitShares(t, a, b)
 	foreign := foreignHolders("foreign", 40, a)
@@ -105,7 +106,8 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 }
 
 func TestForwarding_AgeNeverMovesTheLastBeatBack(t *testing.T) {
-	p := newReplicaConfig(t)
+	t.Parallel()
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	r := startReplica(t, "replica-a", p)
 	awaitShares(t, r)
 	send := func(sequence uint64, age time.Duration) time.Duration {
@@ -135,7 +137,7 @@ func TestForwarding_AgeNeverMovesTheLastBeatBack(t *testing.T) {
 // move. No beat is lost.
 func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
 	t.Parallel()
-	p := newReplicaConfig(t)
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	a := startReplica(t, "replica-a", p)
 	awaitShares(t, a)
 	var names []*leasev1.Holder

@@ -38,6 +38,7 @@ func (f *fixture) allShards() (all []int32) {
 }
 
 func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	begin := time.Now().Add(-time.Millisecond)
 	f.beat(3, holder("n1", "boot"))
@@ -69,6 +70,7 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 }
 
 func TestGetLease_EtagChangesWithBootAndTerm(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	seen := map[string]string{}
 	expectNew := func(what string) {
@@ -97,6 +99,7 @@ func TestGetLease_EtagChangesWithBootAndTerm(t *testing.T) {
 }
 
 func TestGetLease_ShowsTheRejectedDuplicate(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.beat(1, holder("n1", "2"))
@@ -110,6 +113,7 @@ func TestGetLease_ShowsTheRejectedDuplicate(t *testing.T) {
 }
 
 func TestGetLease_UnknownIsNotFound(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for _, name := range []string{leaseName("n1"), "namespaces/default/leases/n1"} {
 		_, err := f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: name})
@@ -120,6 +124,7 @@ func TestGetLease_UnknownIsNotFound(t *testing.T) {
 }
 
 func TestListLeases_PagesOverEveryLease(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	var want []string
 	for i := range 7 {
@@ -162,6 +167,7 @@ func TestListLeases_PagesOverEveryLease(t *testing.T) {
 }
 
 func TestListLeases_RejectsForeignTokensAndBadArguments(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
 	first, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1})

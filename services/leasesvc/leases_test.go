@@ -38,6 +38,7 @@ func expectResults(t *testing.T, want, got []*leasev1.HeartbeatResult) {
 }
 
 func TestHeartbeat_AnswersEachItemInOrder(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions = 2 }})
 	unknown := &leasev1.Holder{Class: "toaster", Name: "n1", BootId: "1"}
 	expectResults(t,
@@ -49,6 +50,7 @@ func TestHeartbeat_AnswersEachItemInOrder(t *testing.T) {
 }
 
 func TestHeartbeat_RenewalGrantsTheWholeIntervalAndTTL(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	if diff := cmp.Diff([]*leasev1.HeartbeatResult{granted()}, f.beat(2, holder("n1", "1")), protocmp.Transform()); diff != "" {
@@ -57,6 +59,7 @@ func TestHeartbeat_RenewalGrantsTheWholeIntervalAndTTL(t *testing.T) {
 }
 
 func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(5, holder("n1", "1"))
 	before := f.get("n1")
@@ -74,6 +77,7 @@ func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
 }
 
 func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for path, request := range map[string]*leasev1.HeartbeatRequest{
 		"beats":                    {},
@@ -91,6 +95,7 @@ func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
 }
 
 func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
@@ -110,6 +115,7 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 }
 
 func TestReleaseLease_ChecksTheETagAndMayOnlyValidate(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	old := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN).Etag
@@ -143,6 +149,7 @@ func TestReleaseLease_ChecksTheETagAndMayOnlyValidate(t *testing.T) {
 }
 
 func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
+	t.Parallel()
 	kube := fake.NewClientset(nodeObject("n1"))
 	kube.PrependReactor("delete", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("injected by the test")
@@ -158,6 +165,7 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 }
 
 func TestService_LeaseIsWrittenOnceItsNodeExists(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("late", "1"))
 	f.awaitWrite("late", leasev1.Lease_Write_STATE_NO_OWNER)
@@ -171,6 +179,7 @@ func TestService_LeaseIsWrittenOnceItsNodeExists(t *testing.T) {
 }
 
 func TestService_NewTermStartsWithoutSessions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.candidate.Lose()
@@ -187,6 +196,7 @@ func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 }
 
 func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second

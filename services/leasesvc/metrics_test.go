@@ -35,6 +35,7 @@ func (f *fixture) sample() map[string]float64 {
 }
 
 func TestMetrics_CountHeartbeatsSessionsAndWrites(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions = 2 }})
 	s := f.open()
 	exchange(t, s, register(1, holder("n1", "1"), &leasev1.Holder{Class: "toaster", Name: "n2", BootId: "1"}))

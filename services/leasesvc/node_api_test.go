@@ -61,6 +61,7 @@ func (f *nodeAPIFixture) getHealth(name string) (*nodev1.NodeHealth, error) {
 }
 
 func TestNodeHealthService_FailsWithoutItsLoop(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for what, call := range map[string]func() error{
 		"get": func() error {
@@ -96,6 +97,7 @@ func TestNodeHealthService_FailsWithoutItsLoop(t *testing.T) {
 }
 
 func TestGetNodeHealth_NamesTheLeadersOfOtherShards(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	want := &nodev1.NodeHealth{
 		Name: "nodes/" + f.nodes[0], Health: nodev1.NodeHealth_HEALTH_READY, Zone: "zones/eu:a", Ready: "True",
@@ -126,6 +128,7 @@ func TestGetNodeHealth_NamesTheLeadersOfOtherShards(t *testing.T) {
 }
 
 func TestNodeHealth_ShowsTheSignalsAndTheAgent(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	got, err := f.getHealth(f.nodes[0])
 	if err != nil {
@@ -184,6 +187,7 @@ func TestNodeHealth_ShowsTheSignalsAndTheAgent(t *testing.T) {
 }
 
 func TestListNodeHealth_ReturnsThePagesOfTheHeldShards(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	here := slices.Sorted(slices.Values([]string{"nodes/" + f.nodes[0], "nodes/" + f.nodes[1]}))
 	list := func(request *nodev1.ListNodeHealthRequest) (names []string, token string) {
@@ -248,6 +252,7 @@ func (f *nodeAPIFixture) awaitZones() {
 }
 
 func TestZones_AreAnsweredByTheLeaderOfShard0(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	f.awaitZones()
 	one, err := f.health.GetZone(t.Context(), &nodev1.GetZoneRequest{Name: "zones/eu:b"})
@@ -292,6 +297,7 @@ func TestZones_AreAnsweredByTheLeaderOfShard0(t *testing.T) {
 }
 
 func TestWatchZones_FollowsZonesUntilTheTermEnds(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	f.awaitZones()
 	list, err := f.health.ListZones(t.Context(), &nodev1.ListZonesRequest{})
@@ -397,6 +403,7 @@ func (f *nodeAPIFixture) setReady(name, version string, ready corev1.ConditionSt
 }
 
 func TestWatchNodeHealth_FollowsNodesAndShards(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	all := f.watch(&nodev1.WatchNodeHealthRequest{})
 	named := func(what, name, health string, epoch int) string {
@@ -442,6 +449,7 @@ func TestWatchNodeHealth_FollowsNodesAndShards(t *testing.T) {
 }
 
 func TestExplainNodeHealth_ReturnsAllEvidence(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	var response *nodev1.ExplainNodeHealthResponse
 	f.eventually(func() (err error) {

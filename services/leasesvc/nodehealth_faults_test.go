@@ -27,6 +27,7 @@ func (f *nodeFixture) unknown(names ...string) (marked []string) {
 
 // A kube-apiserver that needs a while for each read of a Lease delays the verdict, and no more.
 func TestNodeHealth_SlowReadsDelayTheVerdictAndNoMore(t *testing.T) {
+	t.Parallel()
 	for _, slowness := range []time.Duration{500 * time.Millisecond, 2 * time.Second} {
 		t.Run(slowness.String(), func(t *testing.T) {
 			proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
@@ -50,6 +51,7 @@ func TestNodeHealth_SlowReadsDelayTheVerdictAndNoMore(t *testing.T) {
 
 // An agent that lives and does not observe its kubelet does not hide that the kubelet has stopped.
 func TestNodeHealth_LivingAgentDoesNotHideAStoppedKubelet(t *testing.T) {
+	t.Parallel()
 	f := newNodeFixture(t, 4)
 	f.beatUntil(time.Now().Add(3*renewal), false, f.names[0])
 	f.silence(f.names[0])
@@ -67,6 +69,7 @@ func TestNodeHealth_LivingAgentDoesNotHideAStoppedKubelet(t *testing.T) {
 
 // All agents lose their connections at once and come back: the receiver is at fault.
 func TestNodeHealth_SessionsThatExpireTogetherMarkNoNode(t *testing.T) {
+	t.Parallel()
 	f := newNodeFixture(t, 8)
 	f.silence(f.names...)
 	f.beatUntil(time.Now().Add(3*renewal), true, f.names...)
@@ -86,6 +89,7 @@ func TestNodeHealth_SessionsThatExpireTogetherMarkNoNode(t *testing.T) {
 
 // A missing role reads as what it is.
 func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
+	t.Parallel()
 	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
 	f := newNodeFixtureThrough(t, proxy.RESTConfig(), 2)
 	proxy.Refuse(faultproxy.Resource("leases", "get"), 403, "Forbidden")
@@ -104,6 +108,7 @@ func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
 
 // The watches of a replica die without an error, and it finds out by itself.
 func TestNodeHealth_SilentWatchesAreReopened(t *testing.T) {
+	t.Parallel()
 	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
 	f := newConfiguredNodeFixture(t, proxy.RESTConfig(), 4, func(c *leasesvc.Config) { c.WatchSilenceLimit = 2 * time.Second })
 	for _, resource := range []string{"nodes", "pods", "leases"} {

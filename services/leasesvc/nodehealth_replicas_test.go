@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -33,13 +34,14 @@ type replicatedNodes struct {
 	agent    *agent.Agent
 }
 
-func newReplicatedNodes(t *testing.T, grace time.Duration, beating, renewing int) *replicatedNodes {
+func newReplicatedNodes(t *testing.T, plane *devcluster.Cluster, grace time.Duration, beating, renewing int) *replicatedNodes {
 	t.Helper()
-	p := newReplicaConfig(t)
+	p := newReplicaConfig(t, plane)
 	p.loops = []string{leasesvc.NodeHealthLoop}
 	p.config.Classes[0].Namespace, p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = p.cluster, grace, grace
 	p.config.NodeHealth.GracePeriod = grace
-	f := &replicatedNodes{t: t, grace: grace, nodeFixture: &nodeFixture{admin: testkit.Kube(t), silent: map[string]bool{}, last: map[string]time.Time{}}}
+	f := &replicatedNodes{t: t, grace: grace, nodeFixture: newNodes(p.admin)}
+	f.ofTest = p.cluster
 	f.beating = agentHolders(p.cluster, beating)
 	for _, h := range f.beating {
 		f.add(t, h.Name, "a")
@@ -86,7 +88,8 @@ func (f *replicatedNodes) expectNoneUnknown(since time.Time) {
 	}
 }
 
-// expectVictimsUnknown stops one node of each kind, and waits until both are marked as unknown.
+// expectVictimsUnknown stops one node of each kind, and waits until both are marked as unknown. A
+// live node that counts as silent since an earlier time is marked before them.
 func (f *replicatedNodes) expectVictimsUnknown() {
 	f.t.Helper()
 	stopped := time.Now()
@@ -110,7 +113,8 @@ func (f *replicatedNodes) expectVictimsUnknown() {
 
 // One of two replicas is killed, with half of the shards and their state.
 func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
-	f := newReplicatedNodes(t, nodeGrace, 150, 50)
+	t.Parallel()
+	f := newReplicatedNodes(t, testkit.Cluster(t), nodeGrace, 150, 50)
 	begin := time.Now()
 	lost := len(f.a.held())
 	go f.a.kill()
@@ -122,8 +126,6 @@ func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
 	})
 	t.Logf("%d of %d shards were taken over %v after the kill", lost, takeoverShards, time.Since(begin).Round(time.Millisecond))
 	awaitRegistered(t, f.agent)
-	time.Sleep(3 * nodeGrace / 2) // a mistake would show by now
-	f.expectNoneUnknown(begin)
 	f.expectVictimsUnknown()
 	f.expectNoneUnknown(begin)
 }
@@ -131,8 +133,8 @@ func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
 // One of two replicas hears none of its agents for longer than every grace period, as with a
 // network policy. The other one gets its shards and hears them.
 func TestNodeHealth_NoNodeIsMarkedUnknownByAReplicaThatHearsNone(t *testing.T) {
-	t.Parallel() // it mostly waits
-	f := newReplicatedNodes(t, nodeGrace, 30, 4)
+	t.Parallel()
+	f := newReplicatedNodes(t, testkit.Cluster(t), nodeGrace, 30, 4)
 	begin := time.Now()
 	f.a.cut.Store(true)
 	t.Cleanup(func() { f.a.cut.Store(false) }) // its server waits for the ends of connections
@@ -150,20 +152,17 @@ func TestNodeHealth_NoNodeIsMarkedUnknownByAReplicaThatHearsNone(t *testing.T) {
 
 // The kube-apiserver is down for longer than every grace period, so that neither kubelets nor
 // leasesvc can write. Sessions continue; nodes that renew Leases cannot show that they are alive.
-func TestOutage_KubeAPIServerOutageMarksNoNode(t *testing.T) {
-	f := newReplicatedNodes(t, outageGrace, 30, 30)
+func kubeAPIServerOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
+	f := newReplicatedNodes(t, plane, outageGrace, 30, 30)
 	begin := time.Now()
-	cluster := testkit.Cluster(t)
-	if err := cluster.StopAPIServer(); err != nil {
+	if err := plane.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(*outage) // the test needs an outage of this length
-	if err := cluster.StartAPIServer(); err != nil {
+	if err := plane.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	awaitRegistered(t, f.agent)
-	time.Sleep(3 * outageGrace) // a mistake would show by now
-	f.expectNoneUnknown(begin)
 	f.expectVictimsUnknown()
 	f.expectNoneUnknown(begin)
 }

@@ -42,7 +42,9 @@ const (
 type nodeFixture struct {
 	*fixture
 	admin kubernetes.Interface
-	names []string
+	// ofTest is the namespace whose objects the service sees: testkit.ObjectsOf.
+	ofTest string
+	names  []string
 
 	mu     sync.Mutex // guards the fields below
 	silent map[string]bool
@@ -70,12 +72,13 @@ func newConfiguredNodeFixture(t *testing.T, config *rest.Config, count int, conf
 // newShadowNodeFixture runs the loops of the trackers in dry run.
 func newShadowNodeFixture(t *testing.T, config *rest.Config, count int, configure func(*leasesvc.Config), trackers *shadow.Trackers, loops ...string) *nodeFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
+	f := newNodes(testkit.Kube(t))
+	namespace := testkit.Namespace(t, f.admin)
+	f.ofTest = namespace
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.ObjectsOf(config, namespace)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &nodeFixture{admin: testkit.Kube(t), silent: map[string]bool{}, last: map[string]time.Time{}}
-	namespace := testkit.Namespace(t, f.admin)
 	for i := range count {
 		f.names = append(f.names, fmt.Sprintf("%s-%02d", namespace, i))
 		f.add(t, f.names[i], []string{"a", "b"}[i%2])
@@ -103,10 +106,16 @@ func newShadowNodeFixture(t *testing.T, config *rest.Config, count int, configur
 	return f
 }
 
+func newNodes(admin kubernetes.Interface) *nodeFixture {
+	return &nodeFixture{admin: admin, silent: map[string]bool{}, last: map[string]time.Time{}}
+}
+
 func (f *nodeFixture) add(t *testing.T, name, zone string) {
 	t.Helper()
+	labels := testkit.NodeLabels(f.ofTest)
+	labels[corev1.LabelTopologyZone], labels[corev1.LabelOSStable] = zone, "linux"
 	node, err := f.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone, corev1.LabelOSStable: "linux"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.org/gpu", Value: "a100", Effect: corev1.TaintEffectNoSchedule}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -246,6 +255,7 @@ func (f *nodeFixture) expectReady(names ...string) {
 }
 
 func TestNodeHealth_SilentNodesAreMarkedUnknownAndRecover(t *testing.T) {
+	t.Parallel()
 	f := newNodeFixture(t, 20)
 	pod := f.pod(f.names[0])
 	silent, live := f.names[:5], f.names[5:]
@@ -337,6 +347,7 @@ func (f *nodeFixture) awaitEvent(object, reason string) {
 }
 
 func TestNodeHealth_AllNodesDownGetNoNoExecuteTaint(t *testing.T) {
+	t.Parallel()
 	f := newNodeFixture(t, 6)
 	f.silence(f.names...)
 	for _, name := range f.names {
@@ -348,6 +359,7 @@ func TestNodeHealth_AllNodesDownGetNoNoExecuteTaint(t *testing.T) {
 }
 
 func TestNodeHealth_NodeIsReadyAsLongAsItsSessionObservesTheKubelet(t *testing.T) {
+	t.Parallel()
 	f := newNodeFixture(t, 4)
 	f.silence(f.names[0])
 	f.beatUntil(time.Now().Add(grace+2*renewal), true, f.names[0])
@@ -378,6 +390,7 @@ func (f *nodeFixture) beatUntil(end time.Time, observed bool, names ...string) {
 }
 
 func TestNodeHealth_IsDisabledByDefault(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for _, l := range f.service.Loops().Status() {
 		if l.Name == leasesvc.NodeHealthLoop && l.State.String() != "disabled" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -33,7 +34,7 @@ func readyNodes(t *testing.T, kube kubernetes.Interface, prefix string) []agent.
 	t.Helper()
 	holders := agentHolders(prefix, outageNodes)
 	for _, h := range holders {
-		node, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, metav1.CreateOptions{})
+		node, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: testkit.NodeLabels(prefix)}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,12 +70,21 @@ func notReady(ctx context.Context, kube kubernetes.Interface, holders []agent.Ho
 	return found, nil
 }
 
+// TestOutage stops servers of a control plane of its own.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	plane := testkit.OwnCluster(t, devcluster.Config{})
+	t.Run("EtcdOutageMarksNoNode", func(t *testing.T) { etcdOutageMarksNoNode(t, plane) })
+	t.Run("KubeAPIServerOutageMarksNoNode", func(t *testing.T) { kubeAPIServerOutageMarksNoNode(t, plane) })
+	t.Run("BeatsSucceedWithoutKubeAPIServer", func(t *testing.T) { beatsSucceedWithoutKubeAPIServer(t, plane) })
+}
+
 // etcd is down for longer than all grace periods of live nodes. Node health marks none of them,
 // because it hears each of them before it assesses any. It marks the one that became silent
 // meanwhile.
-func TestOutage_EtcdOutageMarksNoNode(t *testing.T) {
-	kube := testkit.Kube(t)
-	p := newReplicaConfig(t)
+func etcdOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
+	p := newReplicaConfig(t, plane)
+	kube := p.admin
 	p.loops = []string{leasesvc.NodeHealthLoop}
 	p.config.Classes[0].Namespace = p.cluster
 	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
@@ -91,13 +101,12 @@ func TestOutage_EtcdOutageMarksNoNode(t *testing.T) {
 	expired := watchExpired(t, a, b)
 	begin := time.Now()
 
-	cluster := testkit.Cluster(t)
-	if err := cluster.StopEtcd(); err != nil {
+	if err := plane.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(*outage) // the test needs an outage of this length
 	stopVictim()
-	if err := cluster.StartEtcd(); err != nil {
+	if err := plane.StartEtcd(); err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()

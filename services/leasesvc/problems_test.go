@@ -38,6 +38,7 @@ func (f *fixture) awaitProblems(want ...string) {
 }
 
 func TestProblems_NamesNodesAndZones(t *testing.T) {
+	t.Parallel()
 	f := newNodeAPIFixture(t)
 	f.awaitProblems()
 	f.setReady(f.nodes[0], "100", corev1.ConditionFalse)
@@ -50,6 +51,7 @@ func TestProblems_NamesNodesAndZones(t *testing.T) {
 }
 
 func TestProblems_NamesLeases(t *testing.T) {
+	t.Parallel()
 	kube := fake.NewClientset(nodeObject("n1"))
 	kube.PrependReactor("create", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("injected by the test")

@@ -12,6 +12,7 @@ import (
 
 // A stream that its client ends in order is not lost; one whose client vanishes is.
 func TestReceipts_TellsLostStreamsFromEndedOnes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	address := f.listen()
 	holder := agent.Holder{Class: leasesvc.NodeClass, Name: "n1", BootID: "1"}
@@ -45,6 +46,7 @@ func TestReceipts_TellsLostStreamsFromEndedOnes(t *testing.T) {
 
 // A connection that was refused because all are too many may have been one of a living node.
 func TestReceipts_CountRefusedConnections(t *testing.T) {
+	t.Parallel()
 	limiter, err := connlimit.New(connlimit.Config{MaxConnections: 1}, nil, "grpc")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 // An agent that is told to release ends its leases when it stops; another one leaves them.
 func TestRelease_AgentReleasesItsLeasesWhenItIsToldTo(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	run := func(name string, release bool) (stop func() error) {
 		t.Helper()
@@ -55,6 +56,7 @@ func TestRelease_AgentReleasesItsLeasesWhenItIsToldTo(t *testing.T) {
 
 // An agent that stops while its kubelet lives on releases the lease and keeps the object.
 func TestRelease_KeepsTheLeaseObjectWhenAsked(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	holder := &leasev1.Holder{Class: leasesvc.NodeClass, Name: "n1", BootId: "1"}
 	f.beat(1, holder)

@@ -25,6 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -50,7 +51,9 @@ type replica struct {
 
 // replicaConfig is shared by the replicas of a test.
 type replicaConfig struct {
-	cluster string
+	plane   *devcluster.Cluster
+	admin   kubernetes.Interface
+	cluster string // also the namespace of testkit.ObjectsOf
 	config  leasesvc.Config
 	loops   []string
 }
@@ -58,8 +61,8 @@ type replicaConfig struct {
 func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	t.Helper()
 	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", id)
-	cfg := etcdconn.Config{Endpoints: testkit.Cluster(t).EtcdEndpoints()}
-	cfg.CAFile, cfg.CertFile, cfg.KeyFile = testkit.Cluster(t).EtcdFiles()
+	cfg := etcdconn.Config{Endpoints: p.plane.EtcdEndpoints()}
+	cfg.CAFile, cfg.CertFile, cfg.KeyFile = p.plane.EtcdFiles()
 	etcd, err := etcdconn.Connect(cfg, logger) // each replica has its own connection, which kill closes
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +78,7 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := kubeconn.Fence(testkit.Cluster(t).RESTConfig())
+	rest := kubeconn.Fence(testkit.ObjectsOf(p.plane.RESTConfig(), p.cluster))
 	rest.QPS = -1 // the number of writers limits the load
 	kube, err := kubernetes.NewForConfig(rest)
 	if err != nil {

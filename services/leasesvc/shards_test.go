@@ -38,6 +38,7 @@ func holders(names ...string) []*leasev1.Holder {
 }
 
 func TestHeartbeat_RedirectsHoldersOfOtherShards(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	rejectedBeat := func(why *leasev1.Rejection) *leasev1.HeartbeatResult {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Rejection{Rejection: why}}
@@ -59,6 +60,7 @@ func TestHeartbeat_RedirectsHoldersOfOtherShards(t *testing.T) {
 }
 
 func TestStreamHeartbeats_RedirectsHoldersOfOtherShards(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	s := f.open()
 	registered := func(handle uint32, epoch int64) *leasev1.RegistrationResult {
@@ -95,6 +97,7 @@ func TestStreamHeartbeats_RedirectsHoldersOfOtherShards(t *testing.T) {
 }
 
 func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	s := f.open()
 	exchange(t, s, register(1, holder(f.names()[0], "1")))
@@ -120,6 +123,7 @@ func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
 }
 
 func TestLeaseRPCs_NameTheLeaderOfTheShard(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	for number, want := range map[int]struct {
 		address, reason string
@@ -144,6 +148,7 @@ func TestLeaseRPCs_NameTheLeaderOfTheShard(t *testing.T) {
 }
 
 func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	names := f.names()
 	f.beat(1, holders(names...)...)
@@ -181,6 +186,7 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 }
 
 func TestWatchLeases_WorksWithoutAnyShard(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	f.lose(0, "")
 	f.lose(1, "")
@@ -190,6 +196,7 @@ func TestWatchLeases_WorksWithoutAnyShard(t *testing.T) {
 
 // After a shard has moved away and back, its handles are invalid, and one directive says so.
 func TestStreamHeartbeats_LostSessionsCauseAResync(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{})
 	s := f.open()
 	var registering []*leasev1.Holder

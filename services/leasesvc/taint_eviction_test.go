@@ -42,16 +42,16 @@ func newEvictionFixture(t *testing.T, prepare func(*evictionFixture)) *evictionF
 // newShadowEvictionFixture is newEvictionFixture with a client configuration and dry runs.
 func newShadowEvictionFixture(t *testing.T, config *rest.Config, prepare func(*evictionFixture), trackers *shadow.Trackers) *evictionFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
+	c := &evictionFixture{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
+	c.namespace = testkit.Namespace(t, c.admin)
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.ObjectsOf(config, c.namespace)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &evictionFixture{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
-	c.namespace = testkit.Namespace(t, c.admin)
 	for i := range 3 {
 		name := fmt.Sprintf("%s-%d", c.namespace, i)
 		c.nodes = append(c.nodes, name)
-		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: testkit.NodeLabels(c.namespace)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -85,7 +85,8 @@ func (c *evictionFixture) taint(node string, added *metav1.Time, names ...string
 	})
 }
 
-// pod creates a pod that tolerates a taint for some seconds; without limit if seconds is negative.
+// pod creates a pod that tolerates a taint, or all if it is empty, for some seconds; without limit if
+// seconds is negative.
 func (c *evictionFixture) pod(name, node, taint string, seconds int64) {
 	c.t.Helper()
 	toleration := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
@@ -147,12 +148,14 @@ func (c *evictionFixture) awaitLeaving(want ...string) time.Time {
 }
 
 func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
+	t.Parallel()
 	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.pod("0-stays", c.nodes[0], "maintenance", -1)
 		c.pod("0-soon", c.nodes[0], "maintenance", 3)
 		c.pod("0-other", c.nodes[0], "other", -1)
 		c.pod("1-soon", c.nodes[1], "maintenance", 3)
 		c.pod("2-other", c.nodes[2], "other", 3)
+		c.pod("2-soon", c.nodes[2], "", 3)
 	})
 	begin := time.Now()
 	c.taint(c.nodes[0], nil, "maintenance")
@@ -168,8 +171,7 @@ func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
 	}
 	c.taint(c.nodes[2], nil, "maintenance", "other")
 	c.awaitLeaving("0-other", "0-soon", "2-other")
-	time.Sleep(3 * time.Second) // 1-soon would be evicted in this time
-	c.awaitLeaving("0-other", "0-soon", "2-other")
+	c.awaitLeaving("0-other", "0-soon", "2-other", "2-soon") // 1-soon would be evicted before 2-soon
 	c.awaitEvent("0-soon")
 	c.awaitEvent("1-soon") // the cancellation
 }
@@ -208,29 +210,31 @@ func (c *evictionFixture) awaitEvent(pod string) {
 
 // The taints are older than the service, which allows for a clock difference of 10 s.
 func TestTaintEviction_NewTermEvictsNoPodEarly(t *testing.T) {
+	t.Parallel()
 	begin := time.Now()
 	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.taint(c.nodes[0], &metav1.Time{Time: begin.Add(-100 * time.Second)}, "maintenance")
 		c.pod("0-due", c.nodes[0], "maintenance", 85)
-		c.pod("0-soon", c.nodes[0], "maintenance", 96)
+		c.pod("0-soon", c.nodes[0], "maintenance", 106)
 		c.pod("0-later", c.nodes[0], "maintenance", 300)
 		c.taint(c.nodes[1], &metav1.Time{Time: begin.Add(time.Hour)}, "maintenance")
 		c.pod("1-ahead", c.nodes[1], "maintenance", 20)
 	})
-	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 6*time.Second {
+	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 16*time.Second {
 		t.Skipf("the service started after %v, too late for the test", at.Sub(begin))
 	}
 	c.candidate.Lose()
 	c.candidate.Regain()
 	c.awaitLeading()
 	at := c.awaitLeaving("0-due", "0-soon")
-	if after := at.Sub(begin); after < 6*time.Second-time.Second || after > 15*time.Second { // a second for the cut of timeAdded
-		t.Errorf("the pod left %v after the first term began, want 6 s: 96 of its taint of 100, and 10 for clocks", after)
+	if after := at.Sub(begin); after < 16*time.Second-time.Second || after > 25*time.Second { // a second for the cut of timeAdded
+		t.Errorf("the pod left %v after the first term began, want 16 s: 106 of its taint of 100, and 10 for clocks", after)
 	}
 }
 
 // Both loops together: the pods of a silent node are evicted when their tolerations end.
 func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
+	t.Parallel()
 	w := newNodeFixture(t, 4, leasesvc.TaintEvictionLoop)
 	c := &evictionFixture{fixture: w.fixture, admin: w.admin, namespace: w.namespace, nodes: w.names}
 	for _, node := range w.names {
@@ -256,6 +260,7 @@ func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
 }
 
 func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
+	t.Parallel()
 	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
 		cfg := leasesvc.DefaultConfig()
 		cfg.FillTime = time.Nanosecond
@@ -272,6 +277,7 @@ func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
 }
 
 func TestTaintEviction_IsDisabledByDefault(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{})
 	for _, l := range f.service.Loops().Status() {
 		if l.Name == leasesvc.TaintEvictionLoop && l.State.String() != "disabled" {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/client-go/kubernetes"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -28,12 +30,19 @@ const (
 )
 
 // newReplicaConfig returns a configuration for replicas that keep sessions and write no Leases.
-func newReplicaConfig(t *testing.T) replicaConfig {
+func newReplicaConfig(t *testing.T, plane *devcluster.Cluster) replicaConfig {
+	t.Helper()
+	admin, err := kubernetes.NewForConfig(plane.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := leasesvc.DefaultConfig()
 	cfg.FillTime = time.Nanosecond
 	cfg.Shards = takeoverShards
 	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].Grace, cfg.Classes[0].RenewInterval = beatEvery, beatGrace, beatEvery
-	return replicaConfig{cluster: testkit.Namespace(t, testkit.Kube(t)), config: cfg, loops: []string{"-" + leasesvc.WritebackLoop}}
+	return replicaConfig{
+		plane: plane, admin: admin, cluster: testkit.Namespace(t, admin), config: cfg, loops: []string{"-" + leasesvc.WritebackLoop},
+	}
 }
 
 // stored returns the silences in the checkpoints of all shards by holder, and how many of the
@@ -127,7 +136,7 @@ func (r *replica) await(name string) *leasev1.Lease {
 // silent keep the time that a live holder needs.
 func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 	t.Parallel()
-	p := newReplicaConfig(t)
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
 	awaitShares(t, a, b)
 	lost := a.held()
@@ -204,7 +213,8 @@ func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 
 // Replicas start and stop while thousands of holders beat, so that shards move back and forth.
 func TestTakeover_NoHolderExpiresWhileShardsMove(t *testing.T) {
-	p := newReplicaConfig(t)
+	t.Parallel()
+	p := newReplicaConfig(t, testkit.Cluster(t))
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
 	awaitShares(t, a, b)
 	live := agentHolders("live", 3000)

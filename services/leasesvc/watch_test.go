@@ -53,6 +53,7 @@ func expectLeaseEvents(t *testing.T, watch leaseWatch, want ...string) (last *le
 func twoShards(c *leasesvc.Config) { c.Shards = 2 }
 
 func TestWatchLeases_SendsLeasesThenChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"))
 	watch := f.watchLeases(&leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
@@ -73,6 +74,7 @@ func TestWatchLeases_SendsLeasesThenChanges(t *testing.T) {
 
 // The leases of a lost shard are not deleted: a bookmark lacks the shard.
 func TestWatchLeases_SaysWhichShardsItCovers(t *testing.T) {
+	t.Parallel()
 	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	lost := f.nameIn(1, "n")
 	f.beat(1, holder(lost, "1"))
@@ -88,6 +90,7 @@ func TestWatchLeases_SaysWhichShardsItCovers(t *testing.T) {
 }
 
 func TestWatchLeases_SelectsStates(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
 		c.Shards = 2
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
@@ -104,6 +107,7 @@ func TestWatchLeases_SelectsStates(t *testing.T) {
 }
 
 func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
 	const nodes = "namespaces/kube-node-lease"
@@ -139,6 +143,7 @@ func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
 }
 
 func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
+	t.Parallel()
 	unpaced := func(c *leasesvc.Config) { c.MaxRegistrations = 100_000 }
 	f := newFixture(t, setup{config: unpaced, loops: []string{"-" + leasesvc.WritebackLoop}})
 	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
@@ -161,6 +166,9 @@ func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 		event, err := watch.Recv()
 		if err != nil {
 			t.Fatal(err)
+		}
+		if event.Bookmark != nil {
+			continue
 		}
 		last[event.Lease.GetHolder().GetName()] = event.Lease.GetHolder().GetBootId()
 		events++

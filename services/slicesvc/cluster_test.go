@@ -1,7 +1,6 @@
 package slicesvc_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +22,7 @@ import (
 )
 
 func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service()
@@ -88,6 +88,7 @@ func planRequest(f *fixture) *slicev1.PlanServiceSlicesRequest {
 }
 
 func TestCluster_PublishNotReadyAddresses(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.service(func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true })
 	f.pod("web-0", f.namespace+"-missing", []string{"10.1.0.1"})
@@ -96,6 +97,7 @@ func TestCluster_PublishNotReadyAddresses(t *testing.T) {
 }
 
 func TestCluster_HeadlessServiceWithHostnames(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service(func(service *corev1.Service) {
@@ -110,6 +112,7 @@ func TestCluster_HeadlessServiceWithHostnames(t *testing.T) {
 }
 
 func TestCluster_NamedPortsGroupPods(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service(func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromString("http") })
@@ -127,6 +130,7 @@ func TestCluster_NamedPortsGroupPods(t *testing.T) {
 }
 
 func TestCluster_ManyPodsThenOtherPorts(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.candidate.Lose() // the first plan must have all pods
@@ -161,6 +165,7 @@ func TestCluster_ManyPodsThenOtherPorts(t *testing.T) {
 }
 
 func TestCluster_AnotherWriter(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	client := f.clients.DiscoveryV1().EndpointSlices(f.namespace)
@@ -206,6 +211,7 @@ func TestCluster_AnotherWriter(t *testing.T) {
 }
 
 func TestCluster_RecreatedService(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service()
@@ -226,6 +232,7 @@ func TestCluster_RecreatedService(t *testing.T) {
 // Changes that no slice depends on must cause no write. The last change causes one write, which
 // must be the only event of the watch.
 func TestCluster_NoUnneededWrites(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service()
@@ -261,6 +268,7 @@ func TestCluster_NoUnneededWrites(t *testing.T) {
 }
 
 func TestCluster_NoWriteWithoutATerm(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service()
@@ -287,6 +295,7 @@ func TestCluster_NoWriteWithoutATerm(t *testing.T) {
 // kube-apiserver creates nothing in a namespace that is being deleted. That is no failure, and
 // neither is it a success.
 func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.service()
 	f.expect("IPv4 none: ")
@@ -336,26 +345,16 @@ func lastSuccess(service *slicev1.ServiceSlices) time.Time {
 	return service.Syncs[0].LastSuccessTime.AsTime()
 }
 
-// ownCluster starts a cluster for tests that need another configuration than the shared one, or
-// stop it.
-func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cluster, err := devcluster.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-	})
-	return cluster
+// TestDualStackCluster has a control plane of its own, because the shared one has one range, and other
+// tests need its kube-apiserver.
+func TestDualStackCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testkit.OwnCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+	t.Run("ServiceHasSlicesOfBothFamilies", func(t *testing.T) { serviceHasSlicesOfBothFamilies(t, cluster) })
+	t.Run("SlicesSurviveARestartOfTheAPIServer", func(t *testing.T) { slicesSurviveARestartOfTheAPIServer(t, cluster) })
 }
 
-func TestCluster_APIServerRestart(t *testing.T) {
-	cluster := ownCluster(t, devcluster.Config{})
+func slicesSurviveARestartOfTheAPIServer(t *testing.T, cluster *devcluster.Cluster) {
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	f.service()
@@ -374,8 +373,7 @@ func TestCluster_APIServerRestart(t *testing.T) {
 	}
 }
 
-func TestCluster_DualStack(t *testing.T) {
-	cluster := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+func serviceHasSlicesOfBothFamilies(t *testing.T, cluster *devcluster.Cluster) {
 	f := newFixtureOn(t, cluster.RESTConfig())
 	node := f.node("a", "zone-a")
 	policy := corev1.IPFamilyPolicyRequireDualStack
@@ -398,6 +396,7 @@ func TestCluster_DualStack(t *testing.T) {
 
 // Hints need a Node with known CPUs in each zone. The Event has upstream's reason.
 func TestCluster_EventSaysThatThereAreNoHints(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.pod("web-0", node, []string{"10.1.0.1"})

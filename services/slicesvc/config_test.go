@@ -13,6 +13,7 @@ import (
 )
 
 func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
+	t.Parallel()
 	cfg := slicesvc.DefaultConfig()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
@@ -41,6 +42,7 @@ func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 
 // The former name of a flag still works, with a warning.
 func TestRegisterFlags_FormerName(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		args   []string
 		want   int
@@ -70,6 +72,7 @@ func TestRegisterFlags_FormerName(t *testing.T) {
 }
 
 func TestValidate_NamesEveryProblem(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		cfg  slicesvc.Config
 		want []string
@@ -129,6 +132,7 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 }
 
 func TestNew_RejectsInvalidArguments(t *testing.T) {
+	t.Parallel()
 	if _, err := slicesvc.New(slicesvc.Config{}, slicesvc.Deps{}); err == nil {
 		t.Error("an empty configuration is accepted")
 	}

@@ -17,6 +17,7 @@ import (
 // While mirroring only compares, upstream mirrors, and no mirrored slice is written here for which
 // the slices of a former selector could wait.
 func TestDryRun_OfMirroringDelaysNoCleanUp(t *testing.T) {
+	t.Parallel()
 	dry := shadow.DefaultConfig(loopNames()...)
 	dry.Loops = []string{MirrorLoopName}
 	trackers, err := shadow.New(dry, nil)

@@ -32,13 +32,13 @@ type dryRun struct {
 	service  *slicesvc.Service
 }
 
-func newDryRun(t *testing.T) *dryRun {
+func newDryRun(t *testing.T, namespace string) *dryRun {
 	t.Helper()
 	d := &dryRun{writes: &testkit.RefusedWrites{}}
 	config := testkit.Cluster(t).RESTConfig()
 	config.WarningHandler = rest.NoWarnings{}
 	config.Wrap(d.writes.Wrap)
-	clients, err := slicesvc.Connect(kubeconn.Fence(config))
+	clients, err := slicesvc.Connect(kubeconn.Fence(testkit.ObjectsOf(config, namespace)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +85,7 @@ func (d *dryRun) await(t *testing.T, loop, namespace string, want ...string) {
 }
 
 func TestDryRun_FindsWhatIsSpoiledAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t) // another slicesvc writes
 	node := f.node("a", "zone-a")
 	f.service()
@@ -92,7 +93,7 @@ func TestDryRun_FindsWhatIsSpoiledAndWritesNothing(t *testing.T) {
 	f.pod("web-1", node, []string{"10.1.0.2"})
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
 
-	d := newDryRun(t)
+	d := newDryRun(t, f.namespace)
 	d.await(t, slicesvc.LoopName, f.namespace)
 	f.status("web-0", unready)
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a RS")
@@ -121,6 +122,7 @@ func TestDryRun_FindsWhatIsSpoiledAndWritesNothing(t *testing.T) {
 }
 
 func TestDryRun_FindsEndpointsThatAreNotMirroredAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.service(func(service *corev1.Service) { service.Spec.Selector = nil })
 	_, err := f.clients.CoreV1().Endpoints(f.namespace).Create(t.Context(), &corev1.Endpoints{
@@ -130,7 +132,7 @@ func TestDryRun_FindsEndpointsThatAreNotMirroredAndWritesNothing(t *testing.T) {
 		}},
 	}, metav1.CreateOptions{})
 	f.must(err)
-	d := newDryRun(t)
+	d := newDryRun(t, f.namespace)
 	d.await(t, slicesvc.MirrorLoopName, f.namespace, "missing of endpoints/"+f.namespace+`/web by : endpoints["192.0.2.1"]`)
 	d.expectNothingWritten(t, f.namespace)
 }

@@ -20,6 +20,7 @@ import (
 )
 
 func TestExplainEndpoint_IncludedAndExcludedPod(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web"),
@@ -88,6 +89,7 @@ func addressRequest(service, address string) *slicev1.ExplainEndpointRequest {
 // An address means the Pod that has it, the selected one of several. The evidence says if no Pod
 // has it.
 func TestExplainEndpoint_Address(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web"),
@@ -128,6 +130,7 @@ func TestExplainEndpoint_Address(t *testing.T) {
 }
 
 func TestExplainEndpoint_Errors(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
@@ -153,6 +156,7 @@ func TestExplainEndpoint_Errors(t *testing.T) {
 
 // A client weighs a NOT_FOUND by the epoch of the replica that answers it.
 func TestRPCs_NotFoundHasTheEpoch(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)

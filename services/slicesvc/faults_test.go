@@ -167,6 +167,7 @@ func requireSome(what string, count int64) error {
 }
 
 func TestFaults_SlicesAreExactAfterFaults(t *testing.T) {
+	t.Parallel()
 	f := newReplicasFixture(t)
 	f.node("a", "zone-a")
 	etcd := testkit.Etcd(t)
@@ -204,12 +205,13 @@ func TestFaults_SlicesAreExactAfterFaults(t *testing.T) {
 	f.audit.check(t, numShards, claimsSince(t, etcd, f.cluster, since))
 }
 
-// A terminating namespace refuses new slices until it is gone. Retries must be rare.
+// A terminating namespace refuses new slices until it is gone. Retries must be rare. The test runs
+// alone on the control plane, because its replica sees all namespaces.
 func TestFaults_TerminatingNamespaceCausesFewRetries(t *testing.T) {
 	f := newReplicasFixture(t)
 	node := f.node("a", "zone-a")
 	through := newFaultInjector(1)
-	replica := f.joinThrough("replica-1", through)
+	replica := f.joinWith("replica-1", through.wrap(testkit.Cluster(t).RESTConfig()))
 	f.churn(20)
 	testkit.Eventually(t, testTimeout, func() error { return errors.Join(f.checkSlices(), f.checkNoPlan(replica)) })
 
@@ -245,11 +247,12 @@ func TestFaults_TerminatingNamespaceCausesFewRetries(t *testing.T) {
 // joinThrough is join through a faultInjector.
 func (f *replicasFixture) joinThrough(name string, through *faultInjector) *testReplica {
 	f.t.Helper()
-	return f.joinWith(name, through.wrap(testkit.Cluster(f.t).RESTConfig()))
+	return f.joinWith(name, through.wrap(testkit.ObjectsOf(testkit.Cluster(f.t).RESTConfig(), f.namespace)))
 }
 
 // client-go would wait and repeat the write. The batch period must know that it was throttled.
 func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	var writes atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writes.Add(1)

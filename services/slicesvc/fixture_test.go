@@ -31,7 +31,8 @@ import (
 // testTimeout is long enough for a busy machine.
 const testTimeout = 60 * time.Second
 
-// fixture is a namespace of a real cluster with a running slicesvc.
+// fixture is a namespace of a real cluster with a running slicesvc, which sees only this namespace and
+// the Nodes of the test.
 type fixture struct {
 	t         *testing.T
 	clients   kubernetes.Interface // without a fence
@@ -69,7 +70,7 @@ func newTracedFixture(t *testing.T, config *rest.Config, tracer tracing.Tracer) 
 // startService starts a replica that may write only during the candidate's terms.
 func (f *fixture) startService(config *rest.Config) {
 	f.t.Helper()
-	clients, err := slicesvc.Connect(kubeconn.Fence(config))
+	clients, err := slicesvc.Connect(kubeconn.Fence(testkit.ObjectsOf(config, f.namespace)))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -127,7 +128,8 @@ func (f *fixture) updateService(change func(*corev1.Service)) {
 func (f *fixture) node(suffix, zone string) string {
 	f.t.Helper()
 	name := f.namespace + "-" + suffix
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: testkit.NodeLabels(f.namespace)}}
+	node.Labels[corev1.LabelTopologyZone] = zone
 	_, err := f.clients.CoreV1().Nodes().Create(f.ctx(), node, metav1.CreateOptions{})
 	f.must(err)
 	f.t.Cleanup(func() {

@@ -41,7 +41,7 @@ func newLateWatchFixture(t *testing.T) *lateWatchFixture {
 	}
 	f.first = f.join("replica-1")
 	testkit.Eventually(t, testTimeout, f.checkSlices)
-	f.second = f.joinWith("replica-2", f.proxy.RESTConfig())
+	f.second = f.joinWith("replica-2", testkit.ObjectsOf(f.proxy.RESTConfig(), f.namespace))
 	testkit.Eventually(t, testTimeout, func() error {
 		if first, second := len(f.ledBy(f.first)), len(f.ledBy(f.second)); first < numShards/4 || second < numShards/4 {
 			return fmt.Errorf("the replicas lead %d and %d shards", first, second)
@@ -90,6 +90,7 @@ func (f *lateWatchFixture) ledBy(r *testReplica) []string {
 // A replica whose watch of one kind is late takes shards over. The slices are correct and must stay
 // as they are.
 func TestShards_LateWatchRevertsNothing(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []struct {
 		resource string
 		// change makes the slices of a Service change.
@@ -160,6 +161,7 @@ func (f *lateWatchFixture) change(change func(f *lateWatchFixture, service strin
 
 // The watches of a replica are stuck, and new ones are not. A handover opens new ones.
 func TestShards_StuckWatchIsReopenedAtHandover(t *testing.T) {
+	t.Parallel()
 	f := newLateWatchFixture(t)
 	release := f.proxy.HoldOpenWatches(faultproxy.Resource("pods", "watch"))
 	defer release()
@@ -188,10 +190,11 @@ func TestShards_StuckWatchIsReopenedAtHandover(t *testing.T) {
 
 // The watches of a replica die without an error. Nothing is handed over: it finds out by itself.
 func TestService_SilentWatchIsReopened(t *testing.T) {
+	t.Parallel()
 	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
 	clients := testkit.Kube(t)
 	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients)}
-	connected, err := slicesvc.Connect(kubeconn.Fence(proxy.RESTConfig()))
+	connected, err := slicesvc.Connect(kubeconn.Fence(testkit.ObjectsOf(proxy.RESTConfig(), f.namespace)))
 	f.must(err)
 	cfg := slicesvc.DefaultConfig()
 	cfg.WatchSilenceLimit = 2 * time.Second

@@ -68,7 +68,7 @@ func newMirrorFixture(t *testing.T, changes ...func(*slicesvc.Config)) *mirrorFi
 	}
 	config.WarningHandler = f.warnings
 	config.UserAgent = "trivet/test" // the field manager
-	connected, err := slicesvc.Connect(kubeconn.Fence(config))
+	connected, err := slicesvc.Connect(kubeconn.Fence(testkit.ObjectsOf(config, f.namespace)))
 	f.must(err)
 	cfg := slicesvc.DefaultConfig()
 	for _, change := range changes {
@@ -155,6 +155,7 @@ func (f *mirrorFixture) expectMirrors(want ...string) []discoveryv1.EndpointSlic
 }
 
 func TestMirroring_FollowsEndpoints(t *testing.T) {
+	t.Parallel()
 	f := newMirrorFixture(t)
 	f.service(withoutSelector)
 	owner := f.endpoints(map[int32][]string{8080: {"10.1.0.1"}})
@@ -201,6 +202,7 @@ func TestMirroring_FollowsEndpoints(t *testing.T) {
 
 // Promise 12 and case 20: a policy refuses one slice, then the namespace refuses creations.
 func TestMirroring_RefusedSlices(t *testing.T) {
+	t.Parallel()
 	f := newMirrorFixture(t)
 	f.service(withoutSelector)
 	f.endpoints(map[int32][]string{8080: {"10.1.0.1"}})
@@ -284,6 +286,7 @@ func (f *mirrorFixture) refusePort(port int32) {
 // Promise 10: when a selector goes, the slices of the Pods stay until the mirrored ones are
 // written.
 func TestMirroring_SelectorGoes(t *testing.T) {
+	t.Parallel()
 	f := newMirrorFixture(t, func(cfg *slicesvc.Config) { cfg.CleanUpSelectorless = true })
 	node := f.node("a", "zone-a")
 	f.service()
@@ -312,6 +315,7 @@ func TestMirroring_SelectorGoes(t *testing.T) {
 
 // While the loop is off, Endpoints are neither read nor watched.
 func TestMirroring_OffReadsNoEndpoints(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		selection []string
 		want      bool

@@ -51,6 +51,7 @@ func (f *mirrorFixture) explainAddress(address string) *slicev1.ExplainEndpointR
 // The API shows a hand-made Endpoints object from its first slice on: what is dropped, the source,
 // and why an address is in no slice. The watch sends each change of it.
 func TestMirrorViews_ShowWhatIsDropped(t *testing.T) {
+	t.Parallel()
 	f := newMirrorFixture(t, func(cfg *slicesvc.Config) { cfg.Mirroring.MaxEndpointsPerSubset = 5 })
 	f.service(withoutSelector)
 	stream := startWatch(t, f.client, "namespaces/"+f.namespace)
@@ -107,6 +108,7 @@ func TestMirrorViews_ShowWhatIsDropped(t *testing.T) {
 // After a Service lost its selector, the plan is one of both sources, and has one etag. The slices
 // of the Pods stay in the plan until the mirrored slice is written.
 func TestMirrorViews_OneEtagCoversBothSources(t *testing.T) {
+	t.Parallel()
 	f := newMirrorFixture(t, func(cfg *slicesvc.Config) { cfg.CleanUpSelectorless = true })
 	f.service()
 	f.expectState(func(state *slicev1.ServiceSlices) error {

@@ -124,6 +124,7 @@ func contendedCondition(service *slicev1.ServiceSlices) string {
 // A writer that only annotates or labels slices takes nothing away from slicesvc. What leaves the
 // Service must still leave the slices at once.
 func TestCluster_AnnotationsAndLabelsOfAnotherWriterDelayNothing(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]string{
 		"annotations": `{"metadata":{"annotations":{"example.com/seen":"%d"}}}`,
 		"labels":      `{"metadata":{"labels":{"example.com/seen":"%d"}}}`,
@@ -178,6 +179,7 @@ func becomeReady(status *corev1.PodStatus) {
 // an endpoint as well. What leaves the Service leaves the slices nevertheless. The fight is shown,
 // and its cost is bounded.
 func TestCluster_AWriterThatFightsAboutEndpointsWithholdsNoRemoval(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
 	f.service()

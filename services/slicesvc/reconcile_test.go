@@ -58,6 +58,7 @@ func refuseWrites(deps slicesvc.Deps, refuse func(verb string, slice *discoveryv
 }
 
 func TestReconcileServiceSlices_WritesTheSlices(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, nodeA(), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
@@ -81,6 +82,7 @@ func TestReconcileServiceSlices_WritesTheSlices(t *testing.T) {
 }
 
 func TestReconcileServiceSlices_StandbyOnlyValidates(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, nodeA(),
 		slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
 		slicetest.Service("manual", func(service *corev1.Service) { service.Spec.Selector = nil }),
@@ -125,6 +127,7 @@ func TestReconcileServiceSlices_StandbyOnlyValidates(t *testing.T) {
 
 // Two slices change. One write fails: the plan of the answer or of the error says which.
 func TestReconcileServiceSlices_ShowsPartialSuccess(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		refuse  error
 		code    codes.Code
@@ -199,6 +202,7 @@ func TestReconcileServiceSlices_ShowsPartialSuccess(t *testing.T) {
 
 // The etag binds a reconcile to the plan that was read. Another plan writes nothing.
 func TestReconcileServiceSlices_ComparesTheEtag(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, nodeA(), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"))
 	refuseWrites(deps, func(string, *discoveryv1.EndpointSlice) error { // so that the change stays planned
 		return apierrors.NewForbidden(discoveryv1.Resource("endpointslices"), "web", errors.New("not today"))
@@ -226,6 +230,7 @@ func TestReconcileServiceSlices_ComparesTheEtag(t *testing.T) {
 
 // A plan may be read from one replica and applied by another.
 func TestPlanServiceSlices_HasTheSameEtagOnEveryReplica(t *testing.T) {
+	t.Parallel()
 	service := slicetest.Service("web", func(service *corev1.Service) { service.Labels = map[string]string{"a": "1", "b": "2", "c": "3"} })
 	objects := []runtime.Object{nodeA(), service}
 	for i := range 250 { // three new slices
@@ -252,6 +257,7 @@ func TestPlanServiceSlices_HasTheSameEtagOnEveryReplica(t *testing.T) {
 
 // A plan shows each field that an update changes, by names that people know.
 func TestPlanServiceSlices_ShowsFields(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, nodeA(), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"), slicetest.Pod("web-1", "10.1.0.2"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)

@@ -89,6 +89,7 @@ func ready(t *testing.T, deps slicesvc.Deps) {
 }
 
 func TestGetServiceSlices_ReturnsTheSlices(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web", func(service *corev1.Service) { service.ResourceVersion = "42" }),
@@ -191,6 +192,7 @@ func conditionOf(service *slicev1.ServiceSlices, conditionType string) *trivetme
 
 // A replica that does not lead the shard knows the slices, and not the syncs.
 func TestGetServiceSlices_OnlyTheLeaderHasSyncs(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("near", func(service *corev1.Service) {
@@ -223,6 +225,7 @@ func TestGetServiceSlices_OnlyTheLeaderHasSyncs(t *testing.T) {
 }
 
 func TestPlanServiceSlices_StandbyPlans(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t,
 		slicetest.Service("web"),
 		slicetest.Pod("web-0", "10.1.0.1"),
@@ -275,6 +278,7 @@ func TestPlanServiceSlices_StandbyPlans(t *testing.T) {
 }
 
 func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, stop := run(t, deps)
 	ready(t, deps)
@@ -336,6 +340,7 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 }
 
 func TestRPCs_FailWhileTheCachesAreBeingFilled(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	clientsetOf(deps).(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no pods today")
@@ -357,6 +362,7 @@ func TestRPCs_FailWhileTheCachesAreBeingFilled(t *testing.T) {
 }
 
 func TestListServiceSlices_PagesHaveEveryServiceOnce(t *testing.T) {
+	t.Parallel()
 	var objects []runtime.Object
 	for i := range 25 {
 		objects = append(objects, slicetest.Service(fmt.Sprintf("svc-%02d", i), func(service *corev1.Service) {

@@ -14,6 +14,7 @@ import (
 // A Pod's event, its wait, the plan, the write with its request and the watch's event of the write
 // are one trace.
 func TestTracing_APlanIsOneTraceFromTheEventToTheWatch(t *testing.T) {
+	t.Parallel()
 	collector := otlptest.New(t)
 	running, _ := collector.Run(t, "slicesvc")
 	config := testkit.Cluster(t).RESTConfig()
@@ -88,6 +89,7 @@ func TestTracing_APlanIsOneTraceFromTheEventToTheWatch(t *testing.T) {
 
 // The collector accepts connections and answers nothing. The slices follow as without traces.
 func TestTracing_AHangingCollectorDelaysNoPlan(t *testing.T) {
+	t.Parallel()
 	collector := otlptest.NewHanging(t)
 	running, _ := collector.Run(t, "slicesvc")
 	config := testkit.Cluster(t).RESTConfig()

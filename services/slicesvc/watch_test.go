@@ -51,6 +51,7 @@ func receiveUntil(t *testing.T, stream watchStream, condition func(*slicev1.Watc
 }
 
 func TestWatchServiceSlices_SendsAllThenABookmarkThenChanges(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("api"), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
@@ -91,6 +92,7 @@ func TestWatchServiceSlices_SendsAllThenABookmarkThenChanges(t *testing.T) {
 
 // A shard that moves shows in the owner of its Services, and in the sources of the next bookmark.
 func TestWatchServiceSlices_ShowsShardsThatComeAndGo(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	candidateOf(deps).Lose()
 	_, client, _ := run(t, deps)
@@ -142,6 +144,7 @@ func receiveNames(t *testing.T, stream watchStream) (names []string, token strin
 }
 
 func TestWatchServiceSlices_Resumes(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("api"), slicetest.Service("web"), slicetest.Service("old"))
 	candidateOf(deps).Lose()
 	_, client, stop := run(t, deps)
@@ -212,6 +215,7 @@ func TestWatchServiceSlices_Resumes(t *testing.T) {
 	}
 }
 
+// The test runs alone: whether states are skipped depends on the time between two changes.
 func TestWatchServiceSlices_SlowClientsSkipStates(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
@@ -242,6 +246,7 @@ func TestWatchServiceSlices_SlowClientsSkipStates(t *testing.T) {
 }
 
 func TestWatchServiceSlices_EndsWithTheServer(t *testing.T) {
+	t.Parallel()
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, stop := run(t, deps)
 	ready(t, deps)

@@ -34,6 +34,7 @@ func blockedRepair(t *testing.T, w *fakeCluster, r *leadership) (repairstore.Pla
 }
 
 func TestCancel_EndsARepairForGood(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		plan, repair := blockedRepair(t, w, r)
 		request := CancelRequest{ID: repair.ID, Caller: allocation.Caller{User: "operator"}}
@@ -85,6 +86,7 @@ func TestCancel_EndsARepairForGood(t *testing.T) {
 // The repair has more steps than there are workers, and each write takes some seconds. The repair
 // stops before the steps that no worker has begun.
 func TestCancel_StopsARunningRepairBeforeItsNextStep(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const many = 2*maxWorkers + 1
 		w := newFakeCluster(t)
@@ -134,6 +136,7 @@ func TestCancel_StopsARunningRepairBeforeItsNextStep(t *testing.T) {
 
 // A caller that goes away before the cancellation is stored does not stop the repair.
 func TestCancel_CallerThatLeavesDoesNotStopTheRepair(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		_, repair := blockedRepair(t, w, r)
 		end := r.cancelling.begin(repair.ID)
@@ -153,6 +156,7 @@ func TestCancel_CallerThatLeavesDoesNotStopTheRepair(t *testing.T) {
 // The process crashes before or after each write of a cancellation. The repair then either runs or
 // is cancelled, and the caller can cancel it again.
 func TestCancel_NextLeaderAfterACrash(t *testing.T) {
+	t.Parallel()
 	for _, after := range []bool{false, true} {
 		inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 			_, repair := blockedRepair(t, w, r)

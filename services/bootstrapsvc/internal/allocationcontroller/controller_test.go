@@ -55,6 +55,7 @@ func (w *fakeCluster) wantRepaired(t testing.TB) {
 }
 
 func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.autoRepairConfig())
@@ -110,6 +111,7 @@ func (w *fakeCluster) repairs(t testing.TB) []repairstore.Repair {
 }
 
 func TestController_WithoutAutoRepairItWritesOnlyFindings(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -131,6 +133,7 @@ var errCrash = errors.New("the process crashes here")
 // A plan is applied, and the process crashes before or after one of its writes. After each such
 // crash, the next leader finishes the repair.
 func TestController_NextLeaderFinishesARepairAfterACrashAtAnyWrite(t *testing.T) {
+	t.Parallel()
 	for _, after := range []bool{false, true} {
 		for nth := 0; ; nth++ {
 			reached := false
@@ -198,6 +201,7 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 // A second repair controller makes the same writes at the same time. Nothing is lost, and the
 // repair ends.
 func TestController_ConcurrentRepairController(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		met := map[string]bool{}
@@ -234,6 +238,7 @@ func TestController_ConcurrentRepairController(t *testing.T) {
 }
 
 func TestController_LeakedPortIsFreedAfterItsGracePeriod(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("user", "10.0.0.1", 30001)
@@ -253,6 +258,7 @@ func TestController_LeakedPortIsFreedAfterItsGracePeriod(t *testing.T) {
 }
 
 func TestController_GapRestartsTheGracePeriodOfALeak(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -275,6 +281,7 @@ func TestController_GapRestartsTheGracePeriodOfALeak(t *testing.T) {
 
 // The live list before a free shows a Service that the watch has not reported yet.
 func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -296,6 +303,7 @@ func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
 // A port that was freed and allocated again after the last event of the watch may belong to a
 // Service that kube-apiserver is about to write. No list has this Service yet.
 func TestController_FreesNothingThatWasAllocatedAgainAfterTheLastEvent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -318,6 +326,7 @@ func TestController_FreesNothingThatWasAllocatedAgainAfterTheLastEvent(t *testin
 // The same may have happened between two terms, so an open finding of an earlier leader starts a
 // new grace period.
 func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -353,6 +362,7 @@ func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
 
 // The range of another cluster looks full of leaks, and lacks the ports that are in use here.
 func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("user", "None", 30001)
@@ -380,6 +390,7 @@ func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.
 }
 
 func TestController_WithoutClusterIdentityRangesAreNotCompared(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		identity := allocation.Key{Namespace: "default", Name: "kubernetes"}
@@ -401,6 +412,7 @@ func TestController_WithoutClusterIdentityRangesAreNotCompared(t *testing.T) {
 
 // While a repair runs, another one is rejected within seconds, and the same plan waits.
 func TestController_RejectsARepairWhileAnotherOneRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -438,6 +450,7 @@ func TestController_RejectsARepairWhileAnotherOneRuns(t *testing.T) {
 }
 
 func TestController_FirstSeenSurvivesATerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -482,6 +495,7 @@ func TestController_FirstSeenSurvivesATerm(t *testing.T) {
 }
 
 func TestController_HistoryIsLimited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		cfg := w.config()
@@ -507,6 +521,7 @@ func TestController_HistoryIsLimited(t *testing.T) {
 
 // During an outage of a dependency, passes report its error. Afterwards the repair is finished.
 func TestController_RepairsAfterAnOutage(t *testing.T) {
+	t.Parallel()
 	for _, outage := range []error{repairstore.ErrUnavailable, guarded.ErrUnavailable, rangestore.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newDamagedCluster(t)
@@ -528,6 +543,7 @@ func TestController_RepairsAfterAnOutage(t *testing.T) {
 }
 
 func TestSnapshot_ErrorNamesWhatIsMissingOnce(t *testing.T) {
+	t.Parallel()
 	c := New(Config{}, Deps{})
 	c.published.drop(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
 	_, err := c.Snapshot()

@@ -30,6 +30,7 @@ func (w *fakeCluster) wantAllocatedWithin(t *testing.T, target time.Duration, ad
 
 // The create of several addresses hangs as long as a worker waits, each time.
 func TestFairness_RequestsThatHangDelayNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 5 {
@@ -55,6 +56,7 @@ func TestFairness_RequestsThatHangDelayNoOther(t *testing.T) {
 // The compare-and-swap that frees a port loses to NodePort churn each time, and each attempt takes
 // two seconds for the list of all Services.
 func TestFairness_ALeakThatAlwaysLosesDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -86,6 +88,7 @@ func TestFairness_ALeakThatAlwaysLosesDelaysNoOther(t *testing.T) {
 
 // A policy refuses the create of one address for fifty minutes. That is one repair with attempts.
 func TestFairness_ARefusedStepIsOneRepair(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("refused", "10.0.0.1")
@@ -115,6 +118,7 @@ func TestFairness_ARefusedStepIsOneRepair(t *testing.T) {
 
 // Automatic repairs do not push the repairs that people approved out of the history.
 func TestFairness_ApprovedRepairsStayInTheHistory(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("a", "10.0.0.1")
@@ -145,6 +149,7 @@ func TestFairness_ApprovedRepairsStayInTheHistory(t *testing.T) {
 
 // Another writer annotates an IPAddress with the wrong parent all the time.
 func TestFairness_AnAnnotationIsNoConflict(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("owner", "10.0.0.1")
@@ -174,6 +179,7 @@ func TestFairness_AnAnnotationIsNoConflict(t *testing.T) {
 
 // A finding is ignored while a person's repair of it runs. What is not written yet is skipped.
 func TestFairness_AnIgnoredFindingEndsThePersonsRepair(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		_, repair := blockedRepair(t, w, r)
 		time.Sleep(time.Millisecond)
@@ -191,6 +197,7 @@ func TestFairness_AnIgnoredFindingEndsThePersonsRepair(t *testing.T) {
 
 // One live read fails for minutes. Only its finding stays pending.
 func TestFairness_AReadThatFailsKeepsOnlyItsFindingPending(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("unreadable", "None", 30001)
@@ -217,6 +224,7 @@ func replacing(t *testing.T) *fakeCluster {
 
 // kube-apiserver would refuse the create. Then nothing is deleted.
 func TestReplace_DeletesNothingThatCannotBeCreated(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := replacing(t)
 		w.refused = map[string]error{"10.0.0.1": errors.New("denied by a policy")}
@@ -237,6 +245,7 @@ func TestReplace_DeletesNothingThatCannotBeCreated(t *testing.T) {
 // The process crashes right after the delete. The next leader creates the address before its
 // watches have listed anything, also without automatic repairs.
 func TestReplace_TheNextLeaderCreatesFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := replacing(t)
 		first := w.lead(t, w.config())
@@ -266,6 +275,7 @@ func TestReplace_TheNextLeaderCreatesFirst(t *testing.T) {
 
 // A repair that has deleted an address in use cannot be cancelled before it is created again.
 func TestReplace_IsNotCancelledHalfWay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := replacing(t)
 		r := w.lead(t, w.config())
@@ -291,6 +301,7 @@ func TestReplace_IsNotCancelledHalfWay(t *testing.T) {
 
 // The cluster is upgraded while a term lasts. For a while, kube-apiservers of both versions answer.
 func TestStores_ChangeDuringATerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		before := Stores{Present: []allocation.Store{allocation.NodePorts}}
@@ -318,6 +329,7 @@ func TestStores_ChangeDuringATerm(t *testing.T) {
 }
 
 func TestServiceLists_CallersShareAListThatBeganAfterTheirCalls(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var begun atomic.Int64
 		lists := &serviceLists{ctx: t.Context(), spawn: func(do func()) { go do() }}

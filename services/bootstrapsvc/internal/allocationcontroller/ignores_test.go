@@ -26,6 +26,7 @@ func (r *leadership) ignored(t *testing.T, name string) *allocation.Ignore {
 }
 
 func TestIgnore_IsNeitherRepairedNorPlannedNorAProblem(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		ask := IgnoreRequest{Finding: missingAddress, Comment: "known", Caller: admin}
 		checked := ask
@@ -71,6 +72,7 @@ func TestIgnore_IsNeitherRepairedNorPlannedNorAProblem(t *testing.T) {
 }
 
 func TestIgnore_EndsWithItsTimeOrOnRequest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -107,6 +109,7 @@ func TestIgnore_EndsWithItsTimeOrOnRequest(t *testing.T) {
 
 // The answer to the write is lost. The next pass reads what was stored.
 func TestIgnore_LostAnswerIsReadAgain(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		w.onWrite(func(write string, after bool) error {
 			if write == "ignores" && after {
@@ -125,6 +128,7 @@ func TestIgnore_LostAnswerIsReadAgain(t *testing.T) {
 }
 
 func TestIgnore_StopsTheAutomaticRepairOfItsFinding(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		w.onWrite(func(write string, after bool) error {
@@ -156,6 +160,7 @@ func TestIgnore_StopsTheAutomaticRepairOfItsFinding(t *testing.T) {
 // A plan does not repair a finding that was ignored after the plan was made. A plan of an ignored
 // finding repairs it: its caller wants that.
 func TestIgnore_APlanFromBeforeDoesNotRepairItsFinding(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		plan := r.plan(t)
 		time.Sleep(time.Second)

@@ -21,6 +21,7 @@ import (
 // Service then looks like one that lost its port and its address. A Service that has really lost
 // them is found at the same time.
 func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("gone", "10.0.0.1", 30001)
@@ -65,6 +66,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 }
 
 func TestController_OpensManyFindings(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const many = 507
 		w := newFakeCluster(t)
@@ -87,6 +89,7 @@ func TestController_OpensManyFindings(t *testing.T) {
 }
 
 func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 200 {
@@ -108,6 +111,7 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 }
 
 func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("affected", "None", 30002)
@@ -137,6 +141,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 // A port is allocated within one pass despite many write conflicts, and without a list of all
 // Services.
 func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const conflicts = maxSetAttempts - 1
 		w := newFakeCluster(t)
@@ -186,6 +191,7 @@ func wantPendingUntil(t *testing.T, r *leadership, resume func()) {
 // A pass with a write conflict does not count: the other writer may be about to use what looks
 // unused.
 func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("user", "None", 30001)
@@ -203,6 +209,7 @@ func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
 }
 
 func TestController_PassWithABrokenWatchIsNoObservation(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -216,6 +223,7 @@ func TestController_PassWithABrokenWatchIsNoObservation(t *testing.T) {
 }
 
 func TestController_SkipsTheStepsOfAFindingAfterAFailedStep(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())

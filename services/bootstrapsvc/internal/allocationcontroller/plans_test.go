@@ -27,6 +27,7 @@ func inTerm(t *testing.T, test func(t *testing.T, w *fakeCluster, r *leadership)
 const missingAddress = "findings/not-allocated.ip-addresses.10.0.0.1"
 
 func TestCreatePlan_IsStoredUnlessItIsOnlyValidated(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		checked, err := r.CreatePlan(r.ctx, nil, admin, true)
 		if err != nil || checked.ID != "" || len(checked.Steps) != 6 {
@@ -49,6 +50,7 @@ func TestCreatePlan_IsStoredUnlessItIsOnlyValidated(t *testing.T) {
 }
 
 func TestCreatePlan_TakesAnotherIDIfOneExists(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		w.mu.Lock()
 		w.takenIDs = 2
@@ -67,6 +69,7 @@ func TestCreatePlan_TakesAnotherIDIfOneExists(t *testing.T) {
 }
 
 func TestCreatePlan_APendingFindingIsNotOpen(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -83,6 +86,7 @@ func TestCreatePlan_APendingFindingIsNotOpen(t *testing.T) {
 }
 
 func TestApply_RejectsExpiredDriftedAndUnknownPlans(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		old := r.plan(t)
 		wrong := old
@@ -122,6 +126,7 @@ func TestApply_RejectsExpiredDriftedAndUnknownPlans(t *testing.T) {
 }
 
 func TestApply_APlanIsAppliedOnce(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		plan := r.plan(t)
 		checked, err := r.Apply(r.ctx, ApplyRequest{Plan: plan.ID, Etag: plan.Etag, Caller: admin, ValidateOnly: true})
@@ -152,6 +157,7 @@ func TestApply_APlanIsAppliedOnce(t *testing.T) {
 
 // A step that cannot be written is counted, and so is each time the repair is taken up.
 func TestApply_CountsAttempts(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		w.onWrite(func(write string, after bool) error {
 			if write == "create 10.0.0.1" && !after {
@@ -181,6 +187,7 @@ func TestApply_CountsAttempts(t *testing.T) {
 }
 
 func TestNewPlan_LimitsTheFindingsThatAreSkipped(t *testing.T) {
+	t.Parallel()
 	const many = 20_000
 	var selected []allocation.Finding
 	for i := range many {
@@ -205,6 +212,7 @@ func TestNewPlan_LimitsTheFindingsThatAreSkipped(t *testing.T) {
 }
 
 func TestCreatePlan_KeepsAsManyPlansAsRepairs(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		var ids []string
 		for range w.config().RepairHistory + 3 {
@@ -219,6 +227,7 @@ func TestCreatePlan_KeepsAsManyPlansAsRepairs(t *testing.T) {
 }
 
 func TestPlans_ExcessHasTheOldestBeyondBothLimits(t *testing.T) {
+	t.Parallel()
 	var known plans
 	for i := range 4 {
 		known.list = append(known.list, plan{id: fmt.Sprint(i), weight: 1000})

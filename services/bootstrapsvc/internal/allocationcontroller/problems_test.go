@@ -25,6 +25,7 @@ func problemLines(c *Controller) []string {
 }
 
 func TestProblems_OfFindingsAreCountedByCodeTheWorstFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for port := range int32(5) {
@@ -53,6 +54,7 @@ func TestProblems_OfFindingsAreCountedByCodeTheWorstFirst(t *testing.T) {
 }
 
 func TestProblems_FailedRepairIsOneWhileItsFindingIsOpen(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		w.onWrite(func(write string, after bool) error {
 			if write == "create 10.0.0.1" && !after {
@@ -81,6 +83,7 @@ func TestProblems_FailedRepairIsOneWhileItsFindingIsOpen(t *testing.T) {
 }
 
 func TestProblems_AuditThatCannotRunIsOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("affected", "None", 30002)
@@ -99,6 +102,7 @@ func TestProblems_AuditThatCannotRunIsOne(t *testing.T) {
 }
 
 func TestProblems_StoreThatCannotBeComparedIsOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.foreign = "it is another cluster's"
@@ -113,6 +117,7 @@ func TestProblems_StoreThatCannotBeComparedIsOne(t *testing.T) {
 }
 
 func TestSeverityOf_EveryCodeHasOne(t *testing.T) {
+	t.Parallel()
 	for _, code := range allocation.Codes() {
 		if severity := severityOf(code); severity == 0 {
 			t.Errorf("%s has no severity", code)

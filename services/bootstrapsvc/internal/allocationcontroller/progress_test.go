@@ -12,6 +12,7 @@ import (
 // A policy refuses the creates of many addresses with a long message. The repair is stored with
 // each result, and its attempts a few times per minute.
 func TestProgress_ManyRefusedStepsAreFewWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 200 {

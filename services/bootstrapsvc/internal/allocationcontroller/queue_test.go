@@ -20,6 +20,7 @@ func popAll(q *workQueue, now time.Time) []string {
 }
 
 func TestWorkQueue_OrderIsPriorityThenAge(t *testing.T) {
+	t.Parallel()
 	q, now := newWorkQueue(), time.Unix(7, 0)
 	q.add("free", 3, now, false)
 	q.add("first", 0, now, false)
@@ -39,6 +40,7 @@ func TestWorkQueue_OrderIsPriorityThenAge(t *testing.T) {
 }
 
 func TestWorkQueue_AFindingIsNeverInTwoWorkers(t *testing.T) {
+	t.Parallel()
 	q, now := newWorkQueue(), time.Unix(7, 0)
 	q.add("a", 0, now, false)
 	q.add("a", 0, now, false)
@@ -58,6 +60,7 @@ func TestWorkQueue_AFindingIsNeverInTwoWorkers(t *testing.T) {
 
 // Findings whose requests hang take half of the workers at most, and an outage is tried at a rate.
 func TestWorkQueue_RetriesLeaveWorkersForOthers(t *testing.T) {
+	t.Parallel()
 	q, now := newWorkQueue(), time.Unix(7, 0)
 	for i := range 3 * maxWorkers {
 		q.add(fmt.Sprint("hanging ", i), 0, now, true)

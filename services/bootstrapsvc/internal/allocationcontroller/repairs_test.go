@@ -18,6 +18,7 @@ import (
 )
 
 func TestRepairBackoff_OfEachFinding(t *testing.T) {
+	t.Parallel()
 	q, now := newRepairBackoff(), time.Unix(7, 0)
 	pauses := func(delay func(string, time.Time)) []time.Duration {
 		var pauses []time.Duration
@@ -52,6 +53,7 @@ func TestRepairBackoff_OfEachFinding(t *testing.T) {
 // The creation of one address fails for minutes, as behind an admission webhook that does not
 // answer.
 func TestController_FailingRepairDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const failing = "findings/not-allocated.ip-addresses.10.0.0.1"
 		w := newDamagedCluster(t)
@@ -92,6 +94,7 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 }
 
 func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -124,6 +127,7 @@ func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T
 
 // The address that cannot be deleted is one of several in a batch of frees.
 func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for _, address := range []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"} {
@@ -152,6 +156,7 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 
 // A list of all Services fails, which only repairs that free something need.
 func TestController_FailingReadDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -179,6 +184,7 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 
 // While every write fails, neither the number of findings nor their backoffs cause a request storm.
 func TestController_OutageCausesFewRequests(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const many, seconds = 300, 60
 		w := newFakeCluster(t)
@@ -211,6 +217,7 @@ func TestController_OutageCausesFewRequests(t *testing.T) {
 // An automatic repair that is refused for ever is no failed step, so each refused attempt counts,
 // whatever refuses it. After the cause is gone, none does.
 func TestController_RefusedAttemptsOfAutomaticRepairsCount(t *testing.T) {
+	t.Parallel()
 	refuseCreate := func(err error) func(*fakeCluster) {
 		return func(w *fakeCluster) {
 			w.onWrite(func(write string, after bool) error {
@@ -278,6 +285,7 @@ func TestController_RefusedAttemptsOfAutomaticRepairsCount(t *testing.T) {
 // An outage of a minute is no refusal, and neither is a refused read while nothing is repaired
 // without approval.
 func TestController_OutagesAndRepairsThatWaitForApprovalCountNoRefusal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		w.onWrite(func(string, bool) error { return guarded.ErrUnavailable })

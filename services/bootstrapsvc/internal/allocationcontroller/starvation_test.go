@@ -33,6 +33,7 @@ func (w *fakeCluster) countWrites(prefix string) (n int) {
 
 // As many creates hang at their first attempt as there are workers.
 func TestStarvation_FirstAttemptsThatHangDelayNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 2 * maxWorkers {
@@ -52,6 +53,7 @@ func TestStarvation_FirstAttemptsThatHangDelayNoOther(t *testing.T) {
 // A webhook fails between the deletes and the creates of many replacements. The addresses that it
 // does not concern are allocated.
 func TestStarvation_CreatesThatFailAfterTheirDeletesDelayNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("other", "10.0.0.200")

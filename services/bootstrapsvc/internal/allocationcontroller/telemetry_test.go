@@ -44,6 +44,7 @@ func owner(name string) allocation.Owner {
 }
 
 func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
+	t.Parallel()
 	kube := fake.NewClientset()
 	got := recordEvents(kube)
 	h := NewTelemetry(kube, nil)
@@ -115,6 +116,7 @@ func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	h := NewTelemetry(nil, registry)
 	for _, code := range allocation.Codes() {

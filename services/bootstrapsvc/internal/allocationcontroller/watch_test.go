@@ -74,6 +74,7 @@ func findingText(f allocation.Finding) string {
 }
 
 func TestSnapshotWatch_AFindingThatEndsHasItsEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("user", "None", 30001)
@@ -120,6 +121,7 @@ func TestSnapshotWatch_AFindingThatEndsHasItsEnd(t *testing.T) {
 }
 
 func TestSnapshotWatch_IgnoringAFindingIsAChange(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, _ *fakeCluster, r *leadership) {
 		snapshot, err := r.Snapshot()
 		if err != nil {
@@ -141,6 +143,7 @@ func TestSnapshotWatch_IgnoringAFindingIsAChange(t *testing.T) {
 }
 
 func TestRepairWatch_FollowsRepairsOnEveryReplica(t *testing.T) {
+	t.Parallel()
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		follower := New(w.config(), Deps{RepairStore: fakeStore{w}}) // a replica that does not lead
 		short, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -47,6 +47,7 @@ func stored(t testing.TB, object *corev1.Endpoints) string {
 }
 
 func TestDecodeMasterLease(t *testing.T) {
+	t.Parallel()
 	asJSON, err := json.Marshal(endpointsAt("10.1.0.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +101,7 @@ func FuzzDecodeMasterLease(f *testing.F) {
 }
 
 func TestMasterLeaseReader_ReturnsTheStateOfEachLease(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	prefix := "/" + t.Name()
 	put := func(name, value string, lease clientv3.LeaseID) {
@@ -143,6 +145,7 @@ func (deadLease) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Lease
 }
 
 func TestMasterLeaseReader_LeaseThatEtcdDoesNotKnowIsDead(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	granted, err := client.Grant(t.Context(), 60)
 	if err != nil {
@@ -160,6 +163,7 @@ func TestMasterLeaseReader_LeaseThatEtcdDoesNotKnowIsDead(t *testing.T) {
 }
 
 func TestMasterLeaseReader_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := NewMasterLeaseReader(testkit.Etcd(t), "/registry").Read(ctx); !errors.Is(err, ErrUnavailable) {

@@ -41,6 +41,7 @@ func proberOf(t *testing.T, server *httptest.Server, config *rest.Config) *Probe
 }
 
 func TestProbe_Answers(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		handler http.HandlerFunc
 		ok      bool
@@ -81,6 +82,7 @@ func TestProbe_Answers(t *testing.T) {
 }
 
 func TestProbe_GetsReadyzOverANewConnectionEachTime(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	server, config := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/readyz" {
@@ -100,6 +102,7 @@ func TestProbe_GetsReadyzOverANewConnectionEachTime(t *testing.T) {
 }
 
 func TestProbe_CertificateIsVerifiedAsTheConfigSays(t *testing.T) {
+	t.Parallel()
 	server, trusting := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	named := func(name string) *rest.Config {
 		config := rest.CopyConfig(trusting)
@@ -126,6 +129,7 @@ func TestProbe_CertificateIsVerifiedAsTheConfigSays(t *testing.T) {
 // A kube-apiserver on another machine needs no certificate for the machine's address, only one that
 // pods accept.
 func TestProbe_PeerIsVerifiedAsPodsDo(t *testing.T) {
+	t.Parallel()
 	server, config := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	at, err := url.Parse(server.URL)
 	if err != nil {
@@ -137,6 +141,7 @@ func TestProbe_PeerIsVerifiedAsPodsDo(t *testing.T) {
 }
 
 func TestProbe_HangingServerFailsInTime(t *testing.T) {
+	t.Parallel()
 	server, config := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -146,6 +151,7 @@ func TestProbe_HangingServerFailsInTime(t *testing.T) {
 }
 
 func TestProbe_RefusedConnectionIsNotSilent(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +164,7 @@ func TestProbe_RefusedConnectionIsNotSilent(t *testing.T) {
 }
 
 func TestProbe_RotatedTokenCountsAtOnce(t *testing.T) {
+	t.Parallel()
 	var got string
 	server, config := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Authorization") })
 	config.BearerTokenFile = filepath.Join(t.TempDir(), "token")

@@ -57,6 +57,7 @@ func wantEntries(t *testing.T, r *Registry, want ...Entry) {
 }
 
 func TestRegistry_PublishedIsReadBackInOrderWithTTL(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	session := grant(t, client, 60)
 	for _, address := range []string{"10.1.0.10", "10.1.0.9", "fd00::1"} {
@@ -80,6 +81,7 @@ func TestRegistry_PublishedIsReadBackInOrderWithTTL(t *testing.T) {
 }
 
 func TestRegistry_KeyExpiresWithItsSession(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	session := grant(t, client, 60)
 	r := NewRegistry(client, prefixOf(t), "a")
@@ -93,6 +95,7 @@ func TestRegistry_KeyExpiresWithItsSession(t *testing.T) {
 }
 
 func TestRegistry_AddressHasOneWriter(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	first, second := NewRegistry(client, prefixOf(t), "a"), NewRegistry(client, prefixOf(t), "b")
 	if err := first.Publish(t.Context(), entryOf("10.1.0.1", "a"), grant(t, client, 60)); err != nil {
@@ -116,6 +119,7 @@ func TestRegistry_AddressHasOneWriter(t *testing.T) {
 }
 
 func TestRegistry_DeleteStaleDeletesOnlyKeysOfOtherReplicas(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	earlier, now := NewRegistry(client, prefixOf(t), "earlier"), NewRegistry(client, prefixOf(t), "now")
@@ -137,6 +141,7 @@ func TestRegistry_DeleteStaleDeletesOnlyKeysOfOtherReplicas(t *testing.T) {
 }
 
 func TestRegistry_RaceForAnAddressHasOneWinner(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	const replicas = 8
 	errs := make([]error, replicas)
@@ -163,6 +168,7 @@ func TestRegistry_RaceForAnAddressHasOneWinner(t *testing.T) {
 }
 
 func TestRegistry_UnreadableKeysAreReturnedAndStay(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	r := NewRegistry(client, prefixOf(t), "a")
 	for name, value := range map[string]string{
@@ -188,6 +194,7 @@ func TestRegistry_UnreadableKeysAreReturnedAndStay(t *testing.T) {
 }
 
 func TestRegistry_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
+	t.Parallel()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +212,7 @@ func TestRegistry_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 }
 
 func TestRegistry_WatchReportsChangesAndNoRefreshes(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	r := NewRegistry(client, prefixOf(t), "a")
 	news := make(chan struct{}, 100)
@@ -251,6 +259,7 @@ func TestRegistry_WatchReportsChangesAndNoRefreshes(t *testing.T) {
 }
 
 func TestRegistry_ReplicasThatShareAnAddressHaveTheirOwnKeys(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	var replicas []*Registry
@@ -280,6 +289,7 @@ func TestRegistry_ReplicasThatShareAnAddressHaveTheirOwnKeys(t *testing.T) {
 }
 
 func TestRegistry_LeftMarkExpiresOrIsDeletedByTheNextProcess(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	r := NewRegistry(client, prefixOf(t), "a")
@@ -313,6 +323,7 @@ func TestRegistry_LeftMarkExpiresOrIsDeletedByTheNextProcess(t *testing.T) {
 }
 
 func TestRegistry_SecondaryAddressIsKept(t *testing.T) {
+	t.Parallel()
 	client := testkit.Etcd(t)
 	r := NewRegistry(client, prefixOf(t), "a")
 	both := entryOf("10.1.0.1", "a")
@@ -357,6 +368,7 @@ func (e ttlEtcd) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Lease
 
 // etcd rounds down: a lease lives in its last second, in which its TTL is 0.
 func TestTimeToLive_LastSecondIsNoExpiry(t *testing.T) {
+	t.Parallel()
 	for ttl, want := range map[int64]time.Duration{-1: 0, 0: time.Second, 1: time.Second, 5: 5 * time.Second} {
 		if got, err := timeToLive(t.Context(), ttlEtcd{ttl: ttl}, 1); got != want || err != nil {
 			t.Errorf("TTL of a lease that etcd answers with %d = %v, %v, want %v", ttl, got, err, want)

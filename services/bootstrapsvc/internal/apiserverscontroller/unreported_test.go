@@ -14,6 +14,7 @@ import (
 // One server without a key answered and hangs since. The key of another one, which is dead, expires
 // meanwhile. Its verdict comes as soon as without the first one.
 func TestUnreported_ProbeThatHangsDelaysNoOtherVerdict(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hangs, dead := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")
 		started := time.Now()

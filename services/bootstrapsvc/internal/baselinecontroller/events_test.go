@@ -15,6 +15,7 @@ import (
 )
 
 func TestEvents_EachWriteIsAnEventAboutItsObject(t *testing.T) {
+	t.Parallel()
 	kube := fake.NewClientset()
 	events := NewEvents(kube)
 	change := baseline.Change{

@@ -1,7 +1,6 @@
 package baselinecontroller
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -26,17 +25,7 @@ type serviceFixture struct {
 // startServiceFixture starts a control plane of its own, because the shared one has one range.
 func startServiceFixture(t *testing.T, cfg devcluster.Config, want baseline.Service) (*serviceFixture, *devcluster.Cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	started, err := devcluster.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := started.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	started := testkit.OwnCluster(t, cfg)
 	kube, err := kubernetes.NewForConfig(started.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -104,6 +93,7 @@ func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
 
 // A cluster may get its second range later. The Service then gets its second address, and keeps it.
 func TestFamilies_ServiceGainsFamiliesAndNeverLosesOne(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	want := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443, DualStack: true}
 	f, single := startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)

@@ -37,6 +37,7 @@ func newReconciler(t *testing.T, period time.Duration, observe Observe) *Reconci
 }
 
 func TestReconciler_BurstOfTriggersMakesOnePass(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		passes := 0
 		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) {
@@ -58,6 +59,7 @@ func TestReconciler_BurstOfTriggersMakesOnePass(t *testing.T) {
 }
 
 func TestReconciler_RequestOfAPassThatPanicsEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) { panic("out of order") })
 		go func() {
@@ -71,6 +73,7 @@ func TestReconciler_RequestOfAPassThatPanicsEnds(t *testing.T) {
 }
 
 func TestReconciler_BackoffDoublesUpToThePeriodAndEndsWithASuccess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const period, failures = 10 * time.Second, 7
 		var passes []time.Time
@@ -101,6 +104,7 @@ func TestReconciler_BackoffDoublesUpToThePeriodAndEndsWithASuccess(t *testing.T)
 
 // A pass follows soon after kube-apiserver is back, also if the period is long.
 func TestReconciler_BackoffIsShortWhileKubeAPIServerIsAway(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 5 * time.Minute
 		var passes []time.Time
@@ -118,6 +122,7 @@ func TestReconciler_BackoffIsShortWhileKubeAPIServerIsAway(t *testing.T) {
 }
 
 func TestReconciler_BackoffAfterManyFailuresIsThePeriod(t *testing.T) {
+	t.Parallel()
 	backoff := newReconciler(t, time.Minute, nil).newBackoff()
 	var last time.Duration
 	for range 1000 {
@@ -148,6 +153,7 @@ func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)
 	var reports []baseline.Change
@@ -219,6 +225,7 @@ func outcomes(tries []Try) []string {
 }
 
 func TestReconciler_TriesHaveOutcomes(t *testing.T) {
+	t.Parallel()
 	conflict, denied := guarded.ErrConflict, errors.New("denied")
 	for name, c := range map[string]struct {
 		rounds [][]baseline.Change // what is missing in each round
@@ -248,6 +255,7 @@ func TestReconciler_TriesHaveOutcomes(t *testing.T) {
 }
 
 func TestReconcilePlan_WritesThatPlanOrNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		missing := creating("a")
 		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) { return Observation{Changes: missing}, nil })

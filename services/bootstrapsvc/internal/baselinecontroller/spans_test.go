@@ -22,6 +22,7 @@ func (w instantWriter) Apply(context.Context, baseline.Change) error {
 
 // A trigger, the observation, the write and the observation that shows it are one trace.
 func TestReconciler_APassIsOneTraceFromItsTrigger(t *testing.T) {
+	t.Parallel()
 	collector := otlptest.New(t)
 	running, stop := collector.Run(t, "bootstrapsvc")
 	writer := instantWriter{written: make(chan struct{})}

@@ -98,6 +98,7 @@ func (x *fixture) expect(want map[string]float64) {
 }
 
 func TestRun_EvictsEachPodWhenItIsDue(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.node("a1")
 		x.cluster.pod("plain", "a1", -1)
@@ -127,6 +128,7 @@ func TestRun_EvictsEachPodWhenItIsDue(t *testing.T) {
 }
 
 func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.node("a1", "maintenance")
 		x.cluster.pod("tolerating", "a1", 30)
@@ -153,6 +155,7 @@ func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
 }
 
 func TestRun_NodeIsReadBeforeAPodIsEvicted(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.node("a1", "maintenance")
 		for i := range 3 {
@@ -200,6 +203,7 @@ func (x *fixture) tries(result string) float64 {
 }
 
 func TestRun_UnreliableNodeHealthHoldsItsTaintsOnly(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		for _, name := range []string{"a1", "b1"} {
 			x.cluster.node(name, corev1.TaintNodeUnreachable)
@@ -227,6 +231,7 @@ func TestRun_UnreliableNodeHealthHoldsItsTaintsOnly(t *testing.T) {
 }
 
 func TestRun_FailureIsRetriedAndDelaysNoOtherPod(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		broken := apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example": no disk`))
 		x.cluster.answerWith(func(pod string) error {
@@ -265,6 +270,7 @@ func TestRun_FailureIsRetriedAndDelaysNoOtherPod(t *testing.T) {
 }
 
 func TestRun_ThousandPodsLeaveAtTheRate(t *testing.T) {
+	t.Parallel()
 	for rate, span := range map[float64][2]time.Duration{0: {0, 5 * time.Second}, 20: {49 * time.Second, 52 * time.Second}} {
 		run(t, rate, func(x *fixture) {
 			x.cluster.mu.Lock()
@@ -290,6 +296,7 @@ func TestRun_ThousandPodsLeaveAtTheRate(t *testing.T) {
 }
 
 func TestRun_ChangedPodIsDecidedAgain(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.mu.Lock()
 		x.cluster.slow = 3 * time.Second
@@ -308,6 +315,7 @@ func TestRun_ChangedPodIsDecidedAgain(t *testing.T) {
 
 // An answer that takes longer than the first try waits is waited for by the next try.
 func TestRun_SlowAnswersDelayAnEviction(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.mu.Lock()
 		x.cluster.slow = 15 * time.Second
@@ -322,6 +330,7 @@ func TestRun_SlowAnswersDelayAnEviction(t *testing.T) {
 // A benign writer has changed a Pod, and the watch of Pods hangs. The Pod leaves all the same, and
 // the cache is shown to be behind until it is listed again.
 func TestRun_StaleCacheOfPodsForbidsNoEviction(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.node("a1", "maintenance")
 		x.cluster.pod("p", "a1", 10)
@@ -345,6 +354,7 @@ func TestRun_StaleCacheOfPodsForbidsNoEviction(t *testing.T) {
 
 // A watch that hangs must not cause many requests.
 func TestRun_RepeatedConflictsBackOff(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
 		x.cluster.answerWith(func(string) error { return conflict })
@@ -361,6 +371,7 @@ func TestRun_RepeatedConflictsBackOff(t *testing.T) {
 }
 
 func TestRun_EndsWithItsWorkersWhileRequestsRun(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.mu.Lock()
 		x.cluster.slow = time.Hour
@@ -372,6 +383,7 @@ func TestRun_EndsWithItsWorkersWhileRequestsRun(t *testing.T) {
 }
 
 func TestRun_EndsWithTheCache(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		metrics, err := evictioncontroller.NewMetrics(nil)
 		if err != nil {
@@ -393,6 +405,7 @@ func TestRun_EndsWithTheCache(t *testing.T) {
 }
 
 func TestRun_MetricsOfKubernetesAreInSeconds(t *testing.T) {
+	t.Parallel()
 	run(t, 0, func(x *fixture) {
 		x.cluster.mu.Lock()
 		x.cluster.slow = 2 * time.Second

@@ -104,6 +104,7 @@ func (f *fakeCluster) ready(name string) corev1.ConditionStatus {
 }
 
 func TestRun_SilentNodeIsMarkedTaintedAndItsPodsMarkedWithinASecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
@@ -133,6 +134,7 @@ func TestRun_SilentNodeIsMarkedTaintedAndItsPodsMarkedWithinASecond(t *testing.T
 }
 
 func TestRun_MassSilenceWaitsOnlyForASelfCheck(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -148,6 +150,7 @@ func TestRun_MassSilenceWaitsOnlyForASelfCheck(t *testing.T) {
 }
 
 func TestRun_FrozenCacheMarksNoNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -165,6 +168,7 @@ func TestRun_FrozenCacheMarksNoNode(t *testing.T) {
 
 // Watches that hang forever have emptied whole clusters.
 func TestRun_CacheThatStaysBehindIsRelisted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		metrics, err := nodehealthcontroller.NewMetrics(nil)
@@ -194,6 +198,7 @@ func TestRun_CacheThatStaysBehindIsRelisted(t *testing.T) {
 }
 
 func TestRun_OutageOfKubeAPIServerMarksNoNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -211,6 +216,7 @@ func TestRun_OutageOfKubeAPIServerMarksNoNode(t *testing.T) {
 }
 
 func TestRun_PausedProcessMarksNoNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -233,6 +239,7 @@ func TestRun_PausedProcessMarksNoNode(t *testing.T) {
 }
 
 func TestRun_HangingWriteDelaysNoOtherNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -252,6 +259,7 @@ func TestRun_HangingWriteDelaysNoOtherNode(t *testing.T) {
 
 // The answer of kube-apiserver counts at once: a cache that lags causes no second decision.
 func TestRun_LaggingWatchCausesNoSecondWrite(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(1)
 		f.add("other")
@@ -267,6 +275,7 @@ func TestRun_LaggingWatchCausesNoSecondWrite(t *testing.T) {
 }
 
 func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
@@ -292,6 +301,7 @@ func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 // A kubelet sends its own Event if its node is not ready. Here only nodes that were marked Unknown
 // get one.
 func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
@@ -308,6 +318,7 @@ func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 }
 
 func TestRun_AddedAndDeletedNodesGetAnEvent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(2)
 		registry := run(t, f, func() {
@@ -331,6 +342,7 @@ func TestRun_AddedAndDeletedNodesGetAnEvent(t *testing.T) {
 }
 
 func TestRun_MetricsAreThoseOfKubernetes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		registry := prometheus.NewRegistry()
@@ -383,6 +395,7 @@ func sample(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestRun_ReportsFailuresThatAnotherReplicaMayAvoid(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		trouble func(*fakeCluster)
 		want    string
@@ -428,6 +441,7 @@ func lastReport(t *testing.T, f *fakeCluster, d time.Duration) (last error) {
 
 // A Pod that is bound late, or whose status comes late, is marked as the others.
 func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
@@ -445,6 +459,7 @@ func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
 }
 
 func TestRun_FailedMarkOfAPodIsRetried(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.stuck["pod-n0"] = true

@@ -32,6 +32,7 @@ func (f *fakeCluster) dead() (count int) {
 // A kube-apiserver that needs long for each answer delays verdicts by about that, for any number of
 // Nodes. An answer that needs longer than the first timeout is waited for the next time.
 func TestRun_SlowAnswersDelayEachVerdictAndForbidNone(t *testing.T) {
+	t.Parallel()
 	for _, slowness := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 7 * time.Second, 15 * time.Second} {
 		t.Run(slowness.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,6 +58,7 @@ func TestRun_SlowAnswersDelayEachVerdictAndForbidNone(t *testing.T) {
 // A replica that cannot read Leases marks no Node. What was declared before goes on: Nodes are
 // tainted at the rate of their zone, and their Pods are marked.
 func TestRun_UnreadableLeasesStopNeitherTaintsNorMarksOfPods(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -85,6 +87,7 @@ func TestRun_UnreadableLeasesStopNeitherTaintsNorMarksOfPods(t *testing.T) {
 
 // The Pods of a Node that is dead are marked while Leases cannot be read.
 func TestRun_PodsOfDeadNodesAreMarkedWhileLeasesAreUnreadable(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
 		run(t, f, func() {
@@ -105,6 +108,7 @@ func TestRun_PodsOfDeadNodesAreMarkedWhileLeasesAreUnreadable(t *testing.T) {
 }
 
 func TestRun_RefusedReadsAreReportedWithVerbAndResource(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(2)
 		f.unreadable = apierrors.NewForbidden(corev1.Resource("leases"), "n0", errors.New(`User "leasesvc" cannot get resource "leases"`))
@@ -116,6 +120,7 @@ func TestRun_RefusedReadsAreReportedWithVerbAndResource(t *testing.T) {
 
 // The sessions of one replica expire together, and the Leases of another replica are renewed.
 func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(100)
 		all, end := replicas(t, f, 1, "a")
@@ -159,6 +164,7 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 // A replica that hears few of its nodes ranks behind others when it has lost its shards too, so
 // that those of dead nodes do not come back to it at once.
 func TestRun_ReplicaThatHeardFewSaysSoAfterItsShardsAreLost(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(100)
 		all, end := replicas(t, f, 1, "a")
@@ -195,6 +201,7 @@ func TestRun_ReplicaThatHeardFewSaysSoAfterItsShardsAreLost(t *testing.T) {
 
 // Another writer annotates the Lease of a dead node faster than the watch delivers it.
 func TestRun_AnnotationsOfALeaseForbidNoVerdict(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {

@@ -13,6 +13,7 @@ import (
 // A kubelet chooses the zone of its Node. Neither many zones at once nor one Node that changes its
 // zone for ever adds series without end, and the zones of other Nodes keep theirs.
 func TestMetrics_SeriesOfZonesAreBounded(t *testing.T) {
+	t.Parallel()
 	m, err := NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)

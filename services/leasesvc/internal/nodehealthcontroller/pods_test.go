@@ -24,6 +24,7 @@ func (f *fakeCluster) marks() (marks int) {
 // A kubelet that reports its node not ready may be unable to report on its Pods, because its
 // runtime is down. A kubelet that is able is not contradicted again.
 func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
@@ -64,6 +65,7 @@ func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 // The kubelet of a marked node that gives signs of life again reports on its Pods, even if it
 // cannot write its Node.
 func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
@@ -89,6 +91,7 @@ func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 // If another writer marks a Pod ready while its node is silent, the Pod is marked again, ever more
 // seldom.
 func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
@@ -101,6 +104,7 @@ func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) 
 
 // The Pods of dead nodes get no traffic once they are marked, so many are marked at a time.
 func TestRun_ManyPodsAreMarkedWithinSeconds(t *testing.T) {
+	t.Parallel()
 	const pods = 1000
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)

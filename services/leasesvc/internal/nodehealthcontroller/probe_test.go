@@ -149,6 +149,7 @@ func (p *probing) unknownAfter(name string, limit time.Duration) time.Duration {
 }
 
 func TestRun_DeadKubeletBesideALivingAgentIsMarkedWithinTheGraceOfItsSession(t *testing.T) {
+	t.Parallel()
 	for phase := range 10 {
 		probe(t, func(p *probing) {
 			time.Sleep(time.Duration(phase) * 1013 * time.Millisecond)
@@ -167,6 +168,7 @@ func TestRun_DeadKubeletBesideALivingAgentIsMarkedWithinTheGraceOfItsSession(t *
 }
 
 func TestRun_KubeletThatRenewsItsLeaseIsNotMarkedWhateverItsAgentSays(t *testing.T) {
+	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deaf, "n0", true)
 		p.put(p.deadAgents, "n1", true)
@@ -176,6 +178,7 @@ func TestRun_KubeletThatRenewsItsLeaseIsNotMarkedWhateverItsAgentSays(t *testing
 }
 
 func TestRun_PowerCutBesideAProbingAgentIsMarkedAfterTheGracePeriodOfTheLease(t *testing.T) {
+	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deadKubelets, "n0", true)
 		p.put(p.deadAgents, "n0", true)
@@ -187,6 +190,7 @@ func TestRun_PowerCutBesideAProbingAgentIsMarkedAfterTheGracePeriodOfTheLease(t 
 
 // The agent says for ten seconds that the kubelet is silent, and falls silent itself.
 func TestRun_AgentThatFallsSilentAfterItsKubeletSaysNothing(t *testing.T) {
+	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deadKubelets, "n0", true)
 		time.Sleep(8 * time.Second)
@@ -199,6 +203,7 @@ func TestRun_AgentThatFallsSilentAfterItsKubeletSaysNothing(t *testing.T) {
 
 // kube-apiserver answers reads and takes no writes, so no kubelet renews its Lease.
 func TestRun_WritesThatKubeAPIServerDoesNotTakeMarkNoNodeThatItsAgentReportsSilent(t *testing.T) {
+	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deaf, "n0", true)
 		time.Sleep(time.Minute)
@@ -216,6 +221,7 @@ func TestRun_WritesThatKubeAPIServerDoesNotTakeMarkNoNodeThatItsAgentReportsSile
 
 // A watch that shows no Lease for a while marks no node that its agent reports silent.
 func TestRun_LateWatchMarksNoNodeThatItsAgentReportsSilent(t *testing.T) {
+	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deaf, "n0", true)
 		time.Sleep(time.Minute)

@@ -162,6 +162,7 @@ func (r *replica) hold(ctx context.Context, shards ...int) (lose func()) {
 }
 
 func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a", "b")
@@ -191,6 +192,7 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 }
 
 func TestRun_TermEndsOnlyAfterItsWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a")
@@ -212,6 +214,7 @@ func TestRun_TermEndsOnlyAfterItsWrites(t *testing.T) {
 }
 
 func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a", "b")
@@ -237,6 +240,7 @@ func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 // A node that beats every 5 s and may miss four is marked within 20.5 s of its last beat: the
 // session takes 20.1 s, and the controller less than half a second.
 func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
@@ -259,6 +263,7 @@ func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 
 // A sign of life before the session is no beat of the session.
 func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
@@ -291,6 +296,7 @@ func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 
 // A node may beat again while it is being marked, without a renewal of its Lease.
 func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
@@ -319,6 +325,7 @@ func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
 }
 
 func TestRun_PublishesTheNodesOfHeldShards(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		all, end := replicas(t, f, 2, "a")

@@ -26,6 +26,7 @@ func (r *replica) gain(t *testing.T, number int, from *replica) (lose func()) {
 }
 
 func TestRun_SilenceIsPassedOnFromHolderToHolder(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		refused uint64
 		marked  time.Duration
@@ -59,6 +60,7 @@ func TestRun_SilenceIsPassedOnFromHolderToHolder(t *testing.T) {
 
 // A replica that gains a shard has published its silences before a checkpoint asks for them.
 func TestRun_SilencesOfAGainedShardAreKnownAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a")
@@ -78,6 +80,7 @@ func TestRun_SilencesOfAGainedShardAreKnownAtOnce(t *testing.T) {
 
 // A leader that was stopped observed nothing meanwhile: that is no silence for its successor.
 func TestRun_StoppedProcessPassesOnNoSilenceOfItsPause(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a")
@@ -102,6 +105,7 @@ func TestRun_StoppedProcessPassesOnNoSilenceOfItsPause(t *testing.T) {
 
 // A Node that was deleted and created again between two passes inherits no silence.
 func TestRun_RecreatedNodeInheritsNoSilence(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a")

@@ -127,6 +127,7 @@ func (f *follower) expect(want ...string) {
 }
 
 func TestPublish_ShowsChangesButNoSignsOfLife(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newPublisherFixture("a", "b", "c")
 		w := follow(t, o.Feed())
@@ -165,6 +166,7 @@ func TestPublish_ShowsChangesButNoSignsOfLife(t *testing.T) {
 }
 
 func TestPublish_GainedAndLostShards(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newPublisherFixture("a", "b")
 		o.results["b"] = nodehealthcontroller.Result{}
@@ -181,6 +183,7 @@ func TestPublish_GainedAndLostShards(t *testing.T) {
 }
 
 func TestPublish_NamesTheFirstUnknownAndHeldNodes(t *testing.T) {
+	t.Parallel()
 	o := newPublisherFixture()
 	for i := range 7 {
 		o.add(fmt.Sprint("dead-", i))
@@ -201,6 +204,7 @@ func TestPublish_NamesTheFirstUnknownAndHeldNodes(t *testing.T) {
 }
 
 func TestClear_EndsTheFeed(t *testing.T) {
+	t.Parallel()
 	o := newPublisherFixture("a")
 	o.publish()
 	first := o.Feed()
@@ -215,6 +219,7 @@ func TestClear_EndsTheFeed(t *testing.T) {
 }
 
 func TestSnapshot_Page(t *testing.T) {
+	t.Parallel()
 	o := newPublisherFixture("a", "b", "c", "d", "e")
 	o.results["c"] = nodehealthcontroller.Result{}
 	o.set("d", nodehealth.Dead)
@@ -283,6 +288,7 @@ func BenchmarkPublish(b *testing.B) {
 // A Node of a lost shard is deleted after the shard has left Served. Once the shard is back, a
 // watch that resumes learns that the Node is gone, unless it follows as added.
 func TestFeed_ServesAShardAgainOnlyWithItsNodes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newPublisherFixture("a", "b")
 		served := sessioncontroller.ServedShards{IDs: []int{0}, Epoch: 7}

@@ -13,6 +13,7 @@ import (
 
 // The verdict, both writes of the Node and that of its Pod are one trace.
 func TestRun_AVerdictAndItsWritesAreOneTrace(t *testing.T) {
+	t.Parallel()
 	collector := otlptest.New(t)
 	running, stop := collector.Run(t, "leasesvc")
 	synctest.Test(t, func(t *testing.T) {

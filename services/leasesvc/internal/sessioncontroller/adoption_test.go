@@ -13,6 +13,7 @@ import (
 )
 
 func TestAdopt_AdoptedLeasesAreWrittenWhenTheyAreDue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newAdoptingController()
 		defer run(t, ctl)()
@@ -60,6 +61,7 @@ func TestAdopt_AdoptedLeasesAreWrittenWhenTheyAreDue(t *testing.T) {
 }
 
 func TestStartWrites_WaitForAdoptionIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newAdoptingController()
 		defer run(t, ctl)()
@@ -76,6 +78,7 @@ func TestStartWrites_WaitForAdoptionIsBounded(t *testing.T) {
 }
 
 func TestCheckAbsent_NeedsAHeldShardWithoutTheHolder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -102,6 +105,7 @@ func TestCheckAbsent_NeedsAHeldShardWithoutTheHolder(t *testing.T) {
 }
 
 func TestFinishAdoption_EndsTheWaitOfAllSessions(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newAdoptingController()
 		defer run(t, ctl)()

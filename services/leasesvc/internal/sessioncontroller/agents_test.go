@@ -23,6 +23,7 @@ func beatAs(t *testing.T, ctl *sessioncontroller.Controller, mode string, sequen
 }
 
 func TestWrites_LeaseOfAProbedKubeletIsLeftToIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -56,6 +57,7 @@ func TestWrites_LeaseOfAProbedKubeletIsLeftToIt(t *testing.T) {
 }
 
 func TestWatch_AgentOfAnExpiredSessionLivesWhileItsBeatsCome(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

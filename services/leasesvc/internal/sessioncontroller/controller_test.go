@@ -16,6 +16,7 @@ import (
 )
 
 func TestController_WatchShowsStatesInOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -52,6 +53,7 @@ func TestController_WatchShowsStatesInOrder(t *testing.T) {
 }
 
 func TestStartWrites_ExpiredHolderIsNotWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := decisions.NewLog()
 		ctl := newRecordingController(log)
@@ -70,6 +72,7 @@ func TestStartWrites_ExpiredHolderIsNotWritten(t *testing.T) {
 }
 
 func TestProcess_GrantIsTheShortestOfAllClasses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -92,6 +95,7 @@ func TestProcess_GrantIsTheShortestOfAllClasses(t *testing.T) {
 }
 
 func TestProcess_RepeatedBeatGetsTheRemainingTTL(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -110,6 +114,7 @@ func TestProcess_RepeatedBeatGetsTheRemainingTTL(t *testing.T) {
 }
 
 func TestController_FailsWithErrStoppedAfterRun(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		run(t, ctl)()
@@ -130,6 +135,7 @@ func TestController_FailsWithErrStoppedAfterRun(t *testing.T) {
 }
 
 func TestController_CallEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	ctl := newController() // Run is not called
 	cause := errors.New("caller cancelled")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -15,6 +15,7 @@ import (
 // Live holders register at the new leader seconds after it claimed their shard. Until then lists
 // and watches must not say that the shard is wholly there: readers would take the leases for ended.
 func TestRunShard_NewShardIsNamedWhenItsHoldersHadTimeToRegister(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := sessioncontroller.New(sessioncontroller.Config{
 			Classes: classes, Shards: 4, Limit: 10, FillTime: 15 * time.Second, Logger: slog.New(slog.DiscardHandler),

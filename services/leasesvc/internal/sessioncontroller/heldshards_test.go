@@ -11,6 +11,7 @@ import (
 )
 
 func TestShard_DrainWaitsForWritesAndPreventsNewOnes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		held := sessioncontroller.NewHeldShard(t.Context(), 3, 7)
 		_, end, ok := held.BeginWrite()
@@ -38,6 +39,7 @@ func TestShard_DrainWaitsForWritesAndPreventsNewOnes(t *testing.T) {
 }
 
 func TestShard_NoWriteBeginsAfterTheTerm(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	held := sessioncontroller.NewHeldShard(ctx, 3, 7)
 	cancel()
@@ -47,6 +49,7 @@ func TestShard_NoWriteBeginsAfterTheTerm(t *testing.T) {
 }
 
 func TestSet_HasHeldShardsAndReportsChanges(t *testing.T) {
+	t.Parallel()
 	set := sessioncontroller.NewHeldShards()
 	first, second := sessioncontroller.NewHeldShard(t.Context(), 5, 1), sessioncontroller.NewHeldShard(t.Context(), 2, 1)
 	changed := set.Changed()

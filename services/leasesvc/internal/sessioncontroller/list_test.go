@@ -15,6 +15,7 @@ import (
 )
 
 func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-c.-]{1,3}`), 0, 20, rapid.ID).Draw(r, "names")
 		class := session.ClassID(rapid.IntRange(0, 1).Draw(r, "class"))
@@ -49,6 +50,7 @@ func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
 }
 
 func TestGetAll_ReturnsTheSessionsThatExist(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -76,6 +78,7 @@ func TestGetAll_ReturnsTheSessionsThatExist(t *testing.T) {
 }
 
 func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -98,6 +101,7 @@ func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
 // A list covers the shards that are served from its begin to its end. A watch from its position
 // completes it.
 func TestList_SaysItsShardsAndWhereAWatchGoesOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

@@ -29,6 +29,7 @@ func expectProblems(t *testing.T, what string, ctl *sessioncontroller.Controller
 }
 
 func TestProblems_NamesLeasesThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -76,6 +77,7 @@ func TestProblems_NamesLeasesThatCannotBeWritten(t *testing.T) {
 }
 
 func TestProblems_NamesDuplicatesWhileTheyBeat(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

@@ -11,6 +11,7 @@ import (
 
 // A beat that another replica received before the release may arrive after it.
 func TestRegister_ForwardedBeatDoesNotReopenAReleasedSession(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(*testing.T, *sessioncontroller.Controller){
 		"with a session": func(t *testing.T, ctl *sessioncontroller.Controller) {
 			register(t, ctl, node("a", "1"))

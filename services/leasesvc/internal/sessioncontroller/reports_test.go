@@ -39,6 +39,7 @@ func reportOf(conditions ...sessioncontroller.ReportedCondition) sessioncontroll
 
 // A living agent does not hide a dead kubelet.
 func TestReport_HolderExpiresAsIfTheBeatHadBeenSentWhenItWasObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -73,6 +74,7 @@ func TestReport_HolderExpiresAsIfTheBeatHadBeenSentWhenItWasObserved(t *testing.
 
 // The agent has known for long that its kubelet is dead, and registers at a new replica.
 func TestReport_RegistrationOfASilentHolderIsExpiredAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -109,6 +111,7 @@ func TestReport_RegistrationOfASilentHolderIsExpiredAtOnce(t *testing.T) {
 }
 
 func TestReport_ConditionsAreKeptAndWatched(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -153,6 +156,7 @@ func TestReport_ConditionsAreKeptAndWatched(t *testing.T) {
 }
 
 func TestReport_ConditionsEndWithTheBootAndTheSession(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -180,6 +184,7 @@ func TestReport_ConditionsEndWithTheBootAndTheSession(t *testing.T) {
 
 // Agents that report as much as they may do not fill the memory.
 func TestReport_MemoryOfConditionsIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: 8, Logger: slog.New(slog.DiscardHandler)})
 		defer run(t, ctl)()
@@ -224,6 +229,7 @@ func TestReport_MemoryOfConditionsIsBounded(t *testing.T) {
 }
 
 func TestRelease_ChecksTheETag(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -263,6 +269,7 @@ func TestRelease_ChecksTheETag(t *testing.T) {
 
 // Once a beat of a boot says when the holder was observed, its lease says that it is observed.
 func TestReport_ObservedHoldsForTheBoot(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

@@ -19,6 +19,7 @@ import (
 )
 
 func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -55,6 +56,7 @@ func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 }
 
 func TestRunShard_DropsTheSessionsOfItsShardOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -93,6 +95,7 @@ func TestRunShard_DropsTheSessionsOfItsShardOnly(t *testing.T) {
 }
 
 func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -129,6 +132,7 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 }
 
 func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -165,6 +169,7 @@ func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 }
 
 func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
@@ -187,6 +192,7 @@ func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 }
 
 func TestLeadership_LastsFromTheFirstShardToTheLast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
@@ -223,6 +229,7 @@ func TestLeadership_LastsFromTheFirstShardToTheLast(t *testing.T) {
 // Shards are acquired and lost at random while holders beat and Leases are written. The sessions
 // agree with a model, and each write is made under the term of its holder's shard.
 func TestController_AgreesWithModelWhenShardsMove(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			sim := &simulation{t: t, r: r, ctl: newController(), endTerm: map[int]func(){}, alive: map[string]int{}}

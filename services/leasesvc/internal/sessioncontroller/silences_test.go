@@ -15,6 +15,7 @@ import (
 )
 
 func TestSilences_ListsSuspectAndExpiredHoldersByShard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -50,6 +51,7 @@ func TestSilences_ListsSuspectAndExpiredHoldersByShard(t *testing.T) {
 }
 
 func TestSilences_ReturnsThoseThatRunShardWasGiven(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

@@ -18,6 +18,7 @@ import (
 // After a takeover, a beating holder has its full grace period, a silent one the rest of it, and an
 // expired one stays expired.
 func TestRunShard_TakeoverGrantsTheGraceLessTheKnownSilence(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -58,6 +59,7 @@ func TestRunShard_TakeoverGrantsTheGraceLessTheKnownSilence(t *testing.T) {
 }
 
 func TestBeat_RenewsAliveSessionsWithoutTheOwner(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -88,6 +90,7 @@ func TestBeat_RenewsAliveSessionsWithoutTheOwner(t *testing.T) {
 }
 
 func TestProcess_DuplicateBootIsReported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := decisions.NewLog()
 		ctl := newRecordingController(log)
@@ -119,6 +122,7 @@ func TestProcess_DuplicateBootIsReported(t *testing.T) {
 
 // The next term of a shard may begin before the sessions of the previous term are dropped.
 func TestRunShard_WaitsForThePreviousTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

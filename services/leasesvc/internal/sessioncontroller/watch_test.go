@@ -18,6 +18,7 @@ import (
 )
 
 func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -41,6 +42,7 @@ func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
 }
 
 func TestWatch_SlowWatcherSkipsStatesButNotTheLast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -55,6 +57,7 @@ func TestWatch_SlowWatcherSkipsStatesButNotTheLast(t *testing.T) {
 }
 
 func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -100,6 +103,7 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 
 // A session that is not selected any more is Deleted for a watcher that has it, and for no other.
 func TestWatch_SelectsStates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -138,6 +142,7 @@ func TestWatch_SelectsStates(t *testing.T) {
 
 // A bookmark names a shard once its sessions were sent, also if the shard comes later.
 func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -173,6 +178,7 @@ func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
 // A watcher that was away while a shard left and came back learns which sessions it has no more:
 // the bookmark names the shard.
 func TestWatch_ResumedAfterAShardCameBackHasNoSessionOfTheLastTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -218,6 +224,7 @@ func TestWatch_ResumedAfterAShardCameBackHasNoSessionOfTheLastTerm(t *testing.T)
 }
 
 func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		stop := run(t, ctl)
@@ -248,6 +255,7 @@ func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 
 // Batches are processed while a watcher lists many sessions.
 func TestWatch_DoesNotDelayBatches(t *testing.T) {
+	t.Parallel()
 	const holders = 100_000
 	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
 	defer run(t, ctl)()

@@ -16,6 +16,7 @@ import (
 )
 
 func TestWrites_StatusFollowsResults(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -75,6 +76,7 @@ func TestWrites_StatusFollowsResults(t *testing.T) {
 }
 
 func TestFinishWrite_ResultForAnEarlierSessionIsDropped(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -90,6 +92,7 @@ func TestFinishWrite_ResultForAnEarlierSessionIsDropped(t *testing.T) {
 }
 
 func TestBeginRelease_WaitsForTheWriteInFlightAndPreventsNewOnes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -119,6 +122,7 @@ func TestBeginRelease_WaitsForTheWriteInFlightAndPreventsNewOnes(t *testing.T) {
 }
 
 func TestCompleteRelease_EndsTheSession(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -140,6 +144,7 @@ func TestCompleteRelease_EndsTheSession(t *testing.T) {
 }
 
 func TestCompleteRelease_SessionOfANewerBootContinuesWithANewLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -167,6 +172,7 @@ func TestCompleteRelease_SessionOfANewerBootContinuesWithANewLease(t *testing.T)
 }
 
 func TestBeginRelease_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()

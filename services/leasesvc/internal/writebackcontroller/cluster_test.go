@@ -138,6 +138,7 @@ func (f *clusterFixture) writesWithin(ctl *sessioncontroller.Controller, holders
 }
 
 func TestRun_OnChangeOf5000HoldersOnARealAPIServer(t *testing.T) {
+	t.Parallel()
 	const holders, silent = 5000, 50
 	const refresh = 300 * time.Second
 	f := newClusterFixture(t, writeback.Policy{Mode: writeback.OnChange, Renew: refresh, Duration: 500 * time.Second})

@@ -130,6 +130,7 @@ func (h *fixture) run(t *testing.T, s writebackcontroller.WriteSource, d time.Du
 }
 
 func TestRun_MakesAllWritesWithBoundedConcurrency(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var names []string
 		for i := range 200 {
@@ -144,6 +145,7 @@ func TestRun_MakesAllWritesWithBoundedConcurrency(t *testing.T) {
 }
 
 func TestRun_FinishesItsJobsWhenItEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeSource(t.Context(), "a", "b", "c", "d", "e", "f")
 		newFixture(t, &fakeAPIServer{}).run(t, s, 500*time.Millisecond)
@@ -159,6 +161,7 @@ func TestRun_FinishesItsJobsWhenItEnds(t *testing.T) {
 }
 
 func TestRun_EndOfATermCancelsItsWritesOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ends = 500 * time.Millisecond // during the first writes
 		lost, cancel := context.WithTimeout(t.Context(), ends)
@@ -182,6 +185,7 @@ func TestRun_EndOfATermCancelsItsWritesOnly(t *testing.T) {
 }
 
 func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		names := []string{"bad", "bad too", "bad as well", "worse"} // one for each worker
 		bad := map[string]bool{}
@@ -209,6 +213,7 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 }
 
 func TestRun_ReportsAPassWithoutSuccess(t *testing.T) {
+	t.Parallel()
 	outage := errors.New("connection refused")
 	gone := fmt.Errorf("node: %w", nodestore.ErrNodeMissing)
 	for name, c := range map[string]struct {
@@ -233,6 +238,7 @@ func TestRun_ReportsAPassWithoutSuccess(t *testing.T) {
 
 // A loop without reports counts as stalled, and its process would be restarted during an outage.
 func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
+	t.Parallel()
 	for _, workers := range []int{1, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = 10 * time.Second
@@ -257,6 +263,7 @@ func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
 }
 
 func TestRun_PassesResultsToTheSource(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
 		s := newFakeSource(t.Context(), "a", "b", "c", "d")

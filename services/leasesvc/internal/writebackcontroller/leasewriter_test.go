@@ -144,6 +144,7 @@ func (f *leaseFixture) expect(refs []metav1.OwnerReference, got writeback.LeaseR
 }
 
 func TestWrite_CreatesWithOwnerThenUpdates(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	lease := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -156,6 +157,7 @@ func TestWrite_CreatesWithOwnerThenUpdates(t *testing.T) {
 }
 
 func TestWrite_KeepsForeignLabels(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -170,6 +172,7 @@ func TestWrite_KeepsForeignLabels(t *testing.T) {
 }
 
 func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	ownerless := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.node}}
@@ -180,6 +183,7 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 }
 
 func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	testkit.Eventually(t, time.Minute, f.index.Check)
 	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != writebackcontroller.VerbNone {
@@ -192,6 +196,7 @@ func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
 
 // The garbage collector may delete the Lease before the cache shows the deletion of the Node.
 func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -218,6 +223,7 @@ type staleNodes struct {
 func (l staleNodes) UID(string) (types.UID, error) { return l.uid, nil }
 
 func TestWrite_DeletedLeaseOfExistingNodeIsCreatedAgain(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -228,6 +234,7 @@ func TestWrite_DeletedLeaseOfExistingNodeIsCreatedAgain(t *testing.T) {
 }
 
 func TestWrite_LeaseGetsTheOwnerOfARecreatedNode(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -237,6 +244,7 @@ func TestWrite_LeaseGetsTheOwnerOfARecreatedNode(t *testing.T) {
 }
 
 func TestWrite_LeaseOfAnotherHolderIsNotChanged(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -255,6 +263,7 @@ func TestWrite_LeaseOfAnotherHolderIsNotChanged(t *testing.T) {
 }
 
 func TestDelete_RemovesTheLeaseAfterAForeignWrite(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
 	f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -313,6 +322,7 @@ func (f *leaseFixture) writeAgent(last writeback.LeaseRecord, change func(*write
 }
 
 func TestWrite_LeaseOfAnAgentHasAClassLabelAndNoOwner(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	known, verb := f.writeAgent(writeback.LeaseRecord{}, nil)
 	if verb != writebackcontroller.VerbCreate {
@@ -330,6 +340,7 @@ func TestWrite_LeaseOfAnAgentHasAClassLabelAndNoOwner(t *testing.T) {
 }
 
 func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	expire := func(r *writeback.LeaseUpdate) {
@@ -353,6 +364,7 @@ func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
 }
 
 func TestWrite_ExpiryIsNotWrittenOverTheRenewalOfAKubelet(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
 	known := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -370,6 +382,7 @@ func TestWrite_ExpiryIsNotWrittenOverTheRenewalOfAKubelet(t *testing.T) {
 }
 
 func TestWrite_KeepsForeignAnnotationsAndOwners(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -388,6 +401,7 @@ func TestWrite_KeepsForeignAnnotationsAndOwners(t *testing.T) {
 }
 
 func TestDelete_KeepsALeaseThatAnotherWriterRenewed(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	known, _ := f.writeAgent(writeback.LeaseRecord{}, nil)
 	foreign := f.stored()
@@ -412,6 +426,7 @@ func TestDelete_KeepsALeaseThatAnotherWriterRenewed(t *testing.T) {
 }
 
 func TestDeleteUnchanged_NeedsTheLeaseAsListed(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.writeAgent(writeback.LeaseRecord{}, nil)
 	var seen []coordinationv1.Lease
@@ -447,6 +462,7 @@ func (c requestCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestWrite_MissingNamespaceIsNotRetried(t *testing.T) {
+	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
 	var requests atomic.Int32

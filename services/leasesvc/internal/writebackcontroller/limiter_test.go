@@ -95,6 +95,7 @@ func runBacklog(t *testing.T, api *limitedAPIServer) (registry *prometheus.Regis
 }
 
 func TestRun_ConcurrencyFollowsTheCapacityOfTheAPIServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api := newLimitedAPIServer(8)
 		_, end := runBacklog(t, api)
@@ -112,6 +113,7 @@ func TestRun_ConcurrencyFollowsTheCapacityOfTheAPIServer(t *testing.T) {
 }
 
 func TestRun_OutageIsProbedAndRecoveryIsFast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api := newLimitedAPIServer(32)
 		registry, end := runBacklog(t, api)

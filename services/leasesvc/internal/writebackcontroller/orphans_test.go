@@ -72,6 +72,7 @@ func orphanedLease(name string, lapsed time.Duration) coordinationv1.Lease {
 }
 
 func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
+	t.Parallel()
 	kube := orphanedLease("kube", time.Hour)
 	kube.ManagedFields = nil
 	leases := &fakeLeases{leases: []coordinationv1.Lease{

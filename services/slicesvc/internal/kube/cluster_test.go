@@ -91,6 +91,7 @@ func (f fixture) stored(name string) *discoveryv1.EndpointSlice {
 
 // The answer has only the metadata; the result is the whole slice.
 func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
+	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
 		same := cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields")
 		created := f.write(pack.Create, f.slice("web-1"))
@@ -127,6 +128,7 @@ func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
 }
 
 func TestSliceClient_RefusesOldPlans(t *testing.T) {
+	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
 		old := f.write(pack.Create, f.slice("web-1"))
 		edited := old.DeepCopy()
@@ -156,6 +158,7 @@ func TestSliceClient_RefusesOldPlans(t *testing.T) {
 }
 
 func TestSliceClient_ClassifiesTerminatingNamespace(t *testing.T) {
+	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
 		if err := f.clients.CoreV1().Namespaces().Delete(f.t.Context(), f.namespace, metav1.DeleteOptions{}); err != nil {
 			f.t.Fatal(err)
@@ -175,6 +178,7 @@ func TestSliceClient_ClassifiesTerminatingNamespace(t *testing.T) {
 }
 
 func TestSliceClient_ListsOurSlicesOverPages(t *testing.T) {
+	t.Parallel()
 	const count = 501 // a page and a slice
 	forEachEncoding(t, func(f fixture) {
 		want := map[string]string{}
@@ -208,6 +212,7 @@ func TestSliceClient_ListsOurSlicesOverPages(t *testing.T) {
 }
 
 func TestSliceClient_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
 		ctx, cancel := context.WithCancel(f.t.Context())
 		cancel()

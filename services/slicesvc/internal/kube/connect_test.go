@@ -8,6 +8,7 @@ import (
 
 // See doc.go. One import of a typed client links all of them.
 func TestSlicesvc_DoesNotImportTheClientset(t *testing.T) {
+	t.Parallel()
 	output, err := exec.Command("go", "list", "-deps", "github.com/trivet-dev/trivet/services/slicesvc").Output()
 	if err != nil {
 		t.Fatalf("list the dependencies of slicesvc: %v", err)

@@ -41,6 +41,7 @@ func fullEndpoints() *corev1.Endpoints {
 
 // Only the metadata is decoded at first; the content is that of the full decoder.
 func TestDecoder_EndpointsAreDecodedOnDemand(t *testing.T) {
+	t.Parallel()
 	masked, full := decoders()
 	data := encode(t, fullEndpoints(), "Endpoints")
 	object, _, err := masked.Decode(data, nil, nil)
@@ -80,6 +81,7 @@ func TestDecoder_EndpointsAreDecodedOnDemand(t *testing.T) {
 // A mirrored slice keeps the field managers of its annotations, in every way that it reaches the
 // cache.
 func TestDecoder_MirroredSlicesKeepTheWritersOfAnnotations(t *testing.T) {
+	t.Parallel()
 	slice := fullSlice()
 	slice.Labels[discoveryv1.LabelManagedBy] = mirror.ManagedBy
 	slice.ManagedFields = append(slice.ManagedFields, metav1.ManagedFieldsEntry{
@@ -148,6 +150,7 @@ func (*endpointsRecorder) DeleteSlice(*discoveryv1.EndpointSlice)               
 func (*endpointsRecorder) SlicesListed(map[types.NamespacedName]struct{}, string) {}
 
 func TestWatchEndpoints_ComesAfterTheServices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		skipped := fullEndpoints()
 		skipped.Name, skipped.Labels = "skipped", map[string]string{"skip": "yes"}
@@ -197,6 +200,7 @@ func TestWatchEndpoints_ComesAfterTheServices(t *testing.T) {
 
 // A replica without the right to list Endpoints is not ready, and writes the slices of Services.
 func TestWatchEndpoints_AFailureConcernsOnlyMirroring(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWatches(refusingEndpoints{slicetest.Clientset{Interface: fake.NewClientset()}}, 1<<62, slog.New(slog.DiscardHandler))
 		var seen endpointsRecorder

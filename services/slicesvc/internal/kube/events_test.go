@@ -25,6 +25,7 @@ func (silentServer) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // One goroutine sends all Events, so one that gets no answer must not hold up the others for ever.
 func TestEvents_AnUnansweredEventHoldsUpNoOtherForEver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		config := &rest.Config{Host: "http://silent", Transport: silentServer{}, QPS: -1}
 		clients, err := kube.Connect(config, config)

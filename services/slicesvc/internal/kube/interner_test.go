@@ -13,6 +13,7 @@ import (
 )
 
 func TestInterner_ChangesNoValue(t *testing.T) {
+	t.Parallel()
 	shared := newInterner()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.SampledFrom([]string{"", "a", "b", `a"`, `"a`, "a\"\"b"})
@@ -38,6 +39,7 @@ func TestInterner_ChangesNoValue(t *testing.T) {
 }
 
 func TestInterner_IsBounded(t *testing.T) {
+	t.Parallel()
 	shared := newInterner()
 	for i := range 3 * maxInterned {
 		shared.internPod(slicetest.Pod("web", "10.1.0.1", func(pod *corev1.Pod) { pod.Labels = map[string]string{"index": fmt.Sprint(i)} }))

@@ -22,6 +22,7 @@ import (
 
 // The status of a kind follows its lists and events, and has the cause while it is not heard.
 func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(slicetest.Pod("web-0", "10.1.0.1"))
 		var failing atomic.Bool

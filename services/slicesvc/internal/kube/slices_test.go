@@ -34,6 +34,7 @@ func sample() *discoveryv1.EndpointSlice {
 }
 
 func TestWrite_HasPreconditions(t *testing.T) {
+	t.Parallel()
 	slice := sample()
 	client := fake.NewClientset(slice)
 	writer := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
@@ -57,6 +58,7 @@ func TestWrite_HasPreconditions(t *testing.T) {
 }
 
 func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
+	t.Parallel()
 	slice := sample()
 	client := fake.NewClientset()
 	stored, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
@@ -75,6 +77,7 @@ func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
 // A stored slice shares its annotations with the one that was sent: an Endpoints object may have
 // large ones and very many slices.
 func TestWrite_KeepsNoCopyOfAnnotations(t *testing.T) {
+	t.Parallel()
 	sent := sample()
 	sent.Annotations = map[string]string{"large": strings.Repeat("x", 1000)}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -103,6 +106,7 @@ func TestWrite_KeepsNoCopyOfAnnotations(t *testing.T) {
 }
 
 func TestWrite_ClassifiesErrors(t *testing.T) {
+	t.Parallel()
 	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	conflict := apierrors.NewConflict(resource, "web-1", errors.New("changed"))
 	exists := apierrors.NewAlreadyExists(resource, "web-1")
@@ -146,6 +150,7 @@ func TestWrite_ClassifiesErrors(t *testing.T) {
 }
 
 func TestRefused_NeedsAnAnswerThatProvesIt(t *testing.T) {
+	t.Parallel()
 	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	for name, c := range map[string]struct {
 		err  error
@@ -167,6 +172,7 @@ func TestRefused_NeedsAnAnswerThatProvesIt(t *testing.T) {
 }
 
 func TestRetryAfter_ReturnsThePause(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		err       error
 		pause     time.Duration

@@ -45,6 +45,7 @@ func service(name, uid, version string) *corev1.Service {
 }
 
 func TestStore_ReplaceComparesListWithKnownObjects(t *testing.T) {
+	t.Parallel()
 	services, calls := recordingStore(nil)
 	for _, step := range []struct {
 		name string
@@ -84,6 +85,7 @@ func TestStore_ReplaceComparesListWithKnownObjects(t *testing.T) {
 
 // An object that cannot be put stays unknown, and the reflector must list again.
 func TestStore_FailedPutDoesNotFill(t *testing.T) {
+	t.Parallel()
 	bad := errors.New("bad")
 	services, calls := recordingStore(bad)
 	for range 2 {

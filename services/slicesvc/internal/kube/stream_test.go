@@ -115,6 +115,7 @@ func runWatches(t *testing.T, client *scriptedClient) (*kube.Watches, *recording
 // No event and no bookmark comes. Another watch is opened, which continues after the last event and
 // repeats nothing, without a list.
 func TestWatches_SilentWatchIsReopened(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := &scriptedClient{version: "5", pods: []corev1.Pod{*podAt("web-0", "4")}}
 		w, seen := runWatches(t, client)
@@ -152,6 +153,7 @@ func TestWatches_SilentWatchIsReopened(t *testing.T) {
 
 // The history of kube-apiserver does not reach back to the last event: the kind is listed.
 func TestWatches_SilentWatchIsListedIfItsVersionExpired(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := &scriptedClient{version: "5", pods: []corev1.Pod{*podAt("web-0", "4")}}
 		_, seen := runWatches(t, client)
@@ -168,6 +170,7 @@ func TestWatches_SilentWatchIsListedIfItsVersionExpired(t *testing.T) {
 
 // A term waits for a watch that is late, and the watch is reopened with a request for a bookmark.
 func TestAwait_ReopensALateWatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := &scriptedClient{version: "5", pods: []corev1.Pod{*podAt("web-0", "4")}}
 		w, seen := runWatches(t, client)
@@ -205,6 +208,7 @@ func TestAwait_ReopensALateWatch(t *testing.T) {
 
 // A quiet cache that has every listed object needs no event.
 func TestCurrentVersions_ListProvesAQuietCache(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		now  []corev1.Pod

@@ -56,6 +56,7 @@ func strippedPod(pod *corev1.Pod) *corev1.Pod {
 }
 
 func TestStrip_KeepsEveryUsedField(t *testing.T) {
+	t.Parallel()
 	plan := func(service *corev1.Service, pod *corev1.Pod) pack.Plan {
 		return pack.Make(pack.Input{
 			Snapshot:  index.Snapshot{Service: service},
@@ -76,6 +77,7 @@ func TestStrip_KeepsEveryUsedField(t *testing.T) {
 
 // It distinguishes a Pod whose deletion was watched from a Pod that was missing in a list.
 func TestStrip_KeepsTheCreationTimestamp(t *testing.T) {
+	t.Parallel()
 	pod := fullPod()
 	pod.CreationTimestamp = metav1.NewTime(slicetest.CreationTime())
 	if got := strippedPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
@@ -84,6 +86,7 @@ func TestStrip_KeepsTheCreationTimestamp(t *testing.T) {
 }
 
 func TestStrip_DropsUnusedFields(t *testing.T) {
+	t.Parallel()
 	pod := strippedPod(fullPod())
 	if got := len(pod.Spec.Containers) + len(pod.Spec.InitContainers) + len(pod.Status.Conditions); got != 3 {
 		t.Errorf("%d containers and conditions are kept, want 3: %+v", got, pod)
@@ -105,6 +108,7 @@ func TestStrip_DropsUnusedFields(t *testing.T) {
 }
 
 func TestStrip_SliceKeepsWhatAnUpdateSendsBack(t *testing.T) {
+	t.Parallel()
 	slice := slicetest.Slice(slicetest.Service("web"), "a", slicetest.Pods(0, 2), func(slice *discoveryv1.EndpointSlice) {
 		slice.Annotations = map[string]string{"note": "keep"}
 		slice.Finalizers = []string{"example.com/wait"}
@@ -122,6 +126,7 @@ func TestStrip_SliceKeepsWhatAnUpdateSendsBack(t *testing.T) {
 }
 
 func TestStrip_IsIdempotent(t *testing.T) {
+	t.Parallel()
 	once := strippedPod(fullPod())
 	if diff := gocmp.Diff(once, strippedPod(once)); diff != "" {
 		t.Errorf("pod:\n%s", diff)

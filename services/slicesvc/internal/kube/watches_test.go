@@ -56,6 +56,7 @@ func (h *recordingHandler) DeleteSlice(o *discoveryv1.EndpointSlice) {
 func (h *recordingHandler) SlicesListed(map[types.NamespacedName]struct{}, string) {}
 
 func TestWatches_PutEverythingThenEveryChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := slicetest.Service("web")
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}

@@ -162,6 +162,7 @@ func (c *churn) wanted() string {
 
 // Whatever happens, the slices are right soon after it stops, and then nothing is written.
 func TestChurn_ConvergesAndStops(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 // Cases 1 to 6 of the specification.
 func TestRun_FollowsEndpointsAndServices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		for _, step := range []struct {
@@ -81,6 +82,7 @@ func annotated(object *corev1.Endpoints, name, value string) *corev1.Endpoints {
 // Endpoints of Services with a selector are not kept, and cost no sync. Once the selector goes they
 // are read.
 func TestCache_KeepsNoContentBesideASelector(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web", selecting))
@@ -106,6 +108,7 @@ func TestCache_KeepsNoContentBesideASelector(t *testing.T) {
 // Slices without a reason that were there before the term began are deleted (case 4, 19), and those
 // that another program wrote are adopted without a write (case 21).
 func TestRunShard_BeginsWithWhatThereIs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, _ := start(t)
 		cluster.putService(service("web"))
@@ -136,6 +139,7 @@ func TestRunShard_BeginsWithWhatThereIs(t *testing.T) {
 
 // Promise 11: slices of an earlier Endpoints object are not taken for those of its successor.
 func TestSync_RecreatedEndpointsOwnTheirSlices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -160,6 +164,7 @@ func TestSync_RecreatedEndpointsOwnTheirSlices(t *testing.T) {
 
 // Case 20, and finalizers of promise 6: what is being deleted is not held against the others.
 func TestSync_TerminatingObjects(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, _ := start(t)
 		cluster.putService(service("web"))
@@ -188,6 +193,7 @@ func TestSync_TerminatingObjects(t *testing.T) {
 
 // Events and the log say something once, and again if it changes.
 func TestEvents_SayAChangeOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t, func(cfg *mirrorcontroller.Config) { cfg.Limits.PerSubset = 2 })
 		cluster.putService(service("web"))
@@ -237,6 +243,7 @@ func TestEvents_SayAChangeOnce(t *testing.T) {
 
 // Two writers that take turns are named once each.
 func TestFinished_NamesEachWriterOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -255,6 +262,7 @@ func TestFinished_NamesEachWriterOnce(t *testing.T) {
 // Promise 10: both kinds of slices are reported, and the other kind may be deleted only when the
 // mirrored ones are written.
 func TestWritten_OnlyAfterTheMirrors(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		r.others["web"] = 2
@@ -287,6 +295,7 @@ func TestWritten_OnlyAfterTheMirrors(t *testing.T) {
 // While Endpoints are still listed, or the shard catches up, nothing says that there are none. Once
 // the shard has caught up, a Service whose Endpoints do not exist gets its turn.
 func TestWritten_OnlyInATermThatHasCaughtUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster := newCluster(t)
 		r := cluster.join(t)
@@ -310,6 +319,7 @@ func TestWritten_OnlyInATermThatHasCaughtUp(t *testing.T) {
 
 // The answer to a read may be older than a deletion that the watch has shown meanwhile.
 func TestPlan_EndpointsDeletedWhileTheyAreRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web", selecting))
@@ -328,6 +338,7 @@ func TestPlan_EndpointsDeletedWhileTheyAreRead(t *testing.T) {
 }
 
 func TestReconcile_ReturnsThePlanAndItsOutcome(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))

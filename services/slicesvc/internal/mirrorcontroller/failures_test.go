@@ -44,6 +44,7 @@ func refusePort(port int32) func(pack.Change) error {
 // Promise 12: one group that kube-apiserver refuses holds up no other, neither its creation nor its
 // deletion. It is tried again with a growing pause, without end.
 func TestSync_ARefusedSliceHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.refuseWith(refusePort(90))
@@ -101,6 +102,7 @@ func TestSync_ARefusedSliceHoldsUpNoOther(t *testing.T) {
 
 // The endpoints of a slice whose successor is refused stay: without it they would be in none.
 func TestSync_KeepsEndpointsWhoseNewSliceIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, _ := start(t)
 		cluster.putService(service("web"))
@@ -121,6 +123,7 @@ func TestSync_KeepsEndpointsWhoseNewSliceIsRefused(t *testing.T) {
 
 // A namespace that is being deleted refuses creations, which is no failure. The rest is written.
 func TestSync_NamespaceTerminating(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -143,6 +146,7 @@ func TestSync_NamespaceTerminating(t *testing.T) {
 
 // Case 15 and promise 7: what another writer changes is corrected, and what is not ours stays.
 func TestSync_CorrectsEdits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -185,6 +189,7 @@ func TestSync_CorrectsEdits(t *testing.T) {
 // Promise 5: a slice that another writer relabels is another writer's from then on. A new one
 // replaces it, and nothing waits for it.
 func TestSync_RelabelledAndDeletedSlices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -210,6 +215,7 @@ func TestSync_RelabelledAndDeletedSlices(t *testing.T) {
 // Case 22: answers that come late, are lost, or are conflicts lead to the wanted slices, with few
 // more writes.
 func TestSync_WatchesAndAnswersThatAreLate(t *testing.T) {
+	t.Parallel()
 	for name, disturb := range map[string]func(*fakeCluster){
 		"events before answers": func(c *fakeCluster) { c.setLag(0) },
 		"a late watch":          func(c *fakeCluster) { c.setLag(5 * time.Second) },
@@ -267,6 +273,7 @@ func TestSync_WatchesAndAnswersThatAreLate(t *testing.T) {
 
 // The answer to a read of a slice may be older than a deletion that the watch has shown meanwhile.
 func TestSync_SliceDeletedWhileItIsRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		r.setReadAnswer(time.Second)
@@ -290,6 +297,7 @@ func TestSync_SliceDeletedWhileItIsRead(t *testing.T) {
 // Another writer that keeps changing a mirrored annotation costs a write each minute in the end,
 // also if the Endpoints object changes often.
 func TestSync_BacksOffFromAnnotations(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, _ := start(t)
 		cluster.putService(service("web"))
@@ -312,6 +320,7 @@ func TestSync_BacksOffFromAnnotations(t *testing.T) {
 
 // A writer that changes an annotation of its own after each of our writes delays nothing.
 func TestSync_ForeignAnnotationsAreNoContention(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, _ := start(t)
 		cluster.putService(service("web"))
@@ -331,6 +340,7 @@ func TestSync_ForeignAnnotationsAreNoContention(t *testing.T) {
 // A new leader whose watch of slices is late continues where the last one was cut short, and
 // reverts nothing.
 func TestRunShard_FailoverDuringAWrite(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster := newCluster(t)
 		first, second := cluster.join(t), cluster.join(t)
@@ -374,6 +384,7 @@ func nameWithPort(cluster *fakeCluster, port int32) string {
 // A second controller that reverts every write costs about a write each second, and does not delay
 // what affects traffic.
 func TestSync_BacksOffUnderContention(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		cluster.putService(service("web"))
@@ -423,6 +434,7 @@ func TestSync_BacksOffUnderContention(t *testing.T) {
 
 // A large object and hostile metadata cost little and reach kube-apiserver in an accepted form.
 func TestSync_LargeAndHostileEndpoints(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, r := start(t)
 		addresses := make([]string, 5000)

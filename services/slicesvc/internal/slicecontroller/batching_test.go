@@ -12,6 +12,7 @@ import (
 )
 
 func TestRun_BatcherDelaysChangesOfPods(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		batcher := &fixedBatcher{period: time.Second}
 		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) { deps.Batcher = batcher })
@@ -38,6 +39,7 @@ func TestRun_BatcherDelaysChangesOfPods(t *testing.T) {
 
 // A change during a sync waits as long as any other change.
 func TestRun_BatcherDelaysChangesDuringASync(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
 			deps.Batcher = &fixedBatcher{period: time.Second}

@@ -40,6 +40,7 @@ func drawBatchPeriod(t *rapid.T, fixed time.Duration) (*batchPeriod, time.Time) 
 }
 
 func TestBatchPeriod_IsBoundedByUrgency(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		period, now := drawBatchPeriod(t, 0)
 		age := time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "age"))
@@ -54,6 +55,7 @@ func TestBatchPeriod_IsBoundedByUrgency(t *testing.T) {
 }
 
 func TestBatchPeriod_UrgentNeverWaitsLonger(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		period, now := drawBatchPeriod(t, 0)
 		change := BatchedChange{Since: now, QueueLength: rapid.IntRange(0, 10_000).Draw(t, "queue")}
@@ -70,6 +72,7 @@ func TestBatchPeriod_UrgentNeverWaitsLonger(t *testing.T) {
 }
 
 func TestBatchPeriod_WithoutLoadUrgentDoesNotWait(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		period, now := drawBatchPeriod(t, 0)
 		now = now.Add(time.Minute)
@@ -84,6 +87,7 @@ func TestBatchPeriod_WithoutLoadUrgentDoesNotWait(t *testing.T) {
 }
 
 func TestBatchPeriod_GrowsWithEverySignOfLoad(t *testing.T) {
+	t.Parallel()
 	for name, addLoad := range map[string]func(period *batchPeriod, now time.Time, i int) BatchedChange{
 		"changes": func(period *batchPeriod, now time.Time, _ int) BatchedChange {
 			for range 9 {
@@ -128,6 +132,7 @@ func TestBatchPeriod_GrowsWithEverySignOfLoad(t *testing.T) {
 }
 
 func TestBatchPeriod_FixedPeriodCountsFromTheFirstChange(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const fixed = 500 * time.Millisecond
 		period, now := drawBatchPeriod(t, fixed)
@@ -211,6 +216,7 @@ func simulateSyncs(period *batchPeriod, steps []rolloutStep) (count int, longest
 // A rollout of many Services needs a fraction of a write for each change; a rollout of one Service
 // has almost no delay.
 func TestBatchPeriod_RolloutsNeedFewWrites(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		steps   []rolloutStep
 		writes  int           // at most

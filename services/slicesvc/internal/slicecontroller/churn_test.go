@@ -20,6 +20,7 @@ import (
 // edits of another writer, refused writes, paused watches, and shards that move between replicas.
 // Once changes stop, the slices must be exact.
 func TestRun_AfterAnyChurnSlicesAreExact(t *testing.T) {
+	t.Parallel()
 	for _, replicas := range []int{1, 3} {
 		for seed := range uint64(30) {
 			t.Run(fmt.Sprintf("replicas=%d/seed=%d", replicas, seed), func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 )
 
 func TestRun_CompactsAQuietService(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
 		holdAllShards(t, controller)
@@ -50,6 +51,7 @@ func TestRun_CompactsAQuietService(t *testing.T) {
 
 // A cluster with many half-empty slices is not rewritten at once.
 func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
+	t.Parallel()
 	const services = 300
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
@@ -83,6 +85,7 @@ func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
 
 // A Service is quiet as long as nothing is written for it, whatever causes its syncs.
 func TestRun_SyncWithoutWritesDoesNotDelayCompaction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
 		holdAllShards(t, controller)
@@ -122,6 +125,7 @@ func halfEmpty(controller *slicecontroller.Controller, cluster *fakeCluster, nam
 // Many Services are due for compaction, and one of them has begun. A change of another Service is
 // next, even if it is not urgent.
 func TestRun_CompactionGoesBeforeNoChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) {
 			cfg.CompactAfter, cfg.Workers = 5*time.Second, 1
@@ -158,6 +162,7 @@ func TestRun_CompactionGoesBeforeNoChange(t *testing.T) {
 
 // A change of the Service ends its compaction, however long a write takes.
 func TestRun_AChangeInterruptsTheCompactionOfItsService(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) {
 			cfg.CompactAfter, cfg.MaxEndpointsPerSlice = 5*time.Second, 10

@@ -10,6 +10,7 @@ func afterSeconds(seconds int) time.Time {
 }
 
 func TestContention_RevertsInARowBegin(t *testing.T) {
+	t.Parallel()
 	var c contention
 	for i := range 2 {
 		if c.recordRevert(afterSeconds(i), afterSeconds(i), "other") || c.pausedFor(afterSeconds(i)) > 0 || c.reactionDelay(afterSeconds(i)) > 0 || c.writer(afterSeconds(i)) != "" {
@@ -36,6 +37,7 @@ func TestContention_RevertsInARowBegin(t *testing.T) {
 // Another writer reverts every write at once. Within the limits the rate of reactions and of
 // changes without an effect on traffic falls.
 func TestContention_DelaysDoubleUpToTheLimits(t *testing.T) {
+	t.Parallel()
 	var c contention
 	now := afterSeconds(0)
 	for range 3 {
@@ -62,6 +64,7 @@ func TestContention_DelaysDoubleUpToTheLimits(t *testing.T) {
 }
 
 func TestContention_IsReportedAgainAfterTenMinutes(t *testing.T) {
+	t.Parallel()
 	var c contention
 	var reported []int
 	for second := range 25 * 60 {
@@ -75,6 +78,7 @@ func TestContention_IsReportedAgainAfterTenMinutes(t *testing.T) {
 }
 
 func TestContention_SingleEditsAreNone(t *testing.T) {
+	t.Parallel()
 	var c contention
 	for i := range 100 {
 		written, reverted := afterSeconds(i*100), afterSeconds(i*100+10)
@@ -88,6 +92,7 @@ func TestContention_SingleEditsAreNone(t *testing.T) {
 }
 
 func TestContention_EndsWithQuiet(t *testing.T) {
+	t.Parallel()
 	var c contention
 	for range 3 {
 		c.recordRevert(afterSeconds(0), afterSeconds(0), "other")

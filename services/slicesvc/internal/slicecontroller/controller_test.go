@@ -13,6 +13,7 @@ import (
 )
 
 func TestRun_FollowsPods(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		for _, step := range []struct {
@@ -124,6 +125,7 @@ func lastWrittenAt(at time.Time) func(*corev1.Pod) {
 }
 
 func TestRun_SlicesHaveTheTimeOfTheChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		expect := func(when, want string) {
@@ -183,6 +185,7 @@ func hintedEndpoints(cluster *fakeCluster) int {
 }
 
 func TestRun_NodesChangeHints(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		holdAllShards(t, controller)
@@ -211,6 +214,7 @@ func TestRun_NodesChangeHints(t *testing.T) {
 }
 
 func TestRun_WritesOnlyDuringATerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		held.end()

@@ -26,6 +26,7 @@ import (
 // The cache has the answer of a write: the next sync does not wait for its event, and the event
 // causes no sync.
 func TestRun_OwnWritesNeedNoWatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		cluster.setLag(2 * time.Second)
@@ -47,6 +48,7 @@ func TestRun_OwnWritesNeedNoWatch(t *testing.T) {
 }
 
 func TestRun_PausedWatchDelaysNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		resume := cluster.pauseEvents()
@@ -72,6 +74,7 @@ func TestRun_PausedWatchDelaysNothing(t *testing.T) {
 }
 
 func TestRun_ConflictDelaysOnlyItsSlice(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		refused := false
@@ -111,6 +114,7 @@ func TestRun_ConflictDelaysOnlyItsSlice(t *testing.T) {
 }
 
 func TestRun_FailingServiceDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		log := cluster.decisions
@@ -155,6 +159,7 @@ func TestRun_FailingServiceDelaysNoOther(t *testing.T) {
 }
 
 func TestRun_ReportsWhenEverythingFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		advance(2 * time.Second)
@@ -176,6 +181,7 @@ func TestRun_ReportsWhenEverythingFails(t *testing.T) {
 }
 
 func TestRun_TerminatingNamespaceIsNoFailure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		cluster.refuseWith(func(pack.Change) error { return fmt.Errorf("create: %w", kube.ErrNamespaceTerminating) })
@@ -193,6 +199,7 @@ func TestRun_TerminatingNamespaceIsNoFailure(t *testing.T) {
 // Pods of a terminating namespace serve until they are gone. Endpoints that would move to a slice
 // that cannot be created stay.
 func TestRun_EndpointsStayInATerminatingNamespace(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		controller.PutNode(node("node-a", "zone-a"))
@@ -222,6 +229,7 @@ func TestRun_EndpointsStayInATerminatingNamespace(t *testing.T) {
 // As long as the slice with the new ports cannot be written, clients need the slice with the old
 // ports.
 func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		for i := 2; i < 150; i++ {
@@ -260,6 +268,7 @@ func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
 
 // A webhook that shortens slices must not lose an endpoint: the slice that had it stays.
 func TestRun_NothingIsDeletedIfItsReplacementIsStoredOtherwise(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
 		holdAllShards(t, controller)
@@ -322,6 +331,7 @@ func throttle(seconds int, attempts *int) func(pack.Change) error {
 }
 
 func TestRun_PausesWhileKubeAPIServerThrottles(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		seconds int
 		most    int // of two workers in a minute
@@ -354,6 +364,7 @@ func TestRun_PausesWhileKubeAPIServerThrottles(t *testing.T) {
 
 // A Service that becomes urgent during the pause does not wait for the Services that were refused.
 func TestRun_MostUrgentServiceIsFirstAfterThrottling(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		attempts := 0
@@ -383,6 +394,7 @@ func TestRun_MostUrgentServiceIsFirstAfterThrottling(t *testing.T) {
 
 // Four writes run concurrently. When they are throttled, the rest of the plan is not tried.
 func TestRun_ThrottlingStopsAPlan(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		for i := 2; i < 950; i++ {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestHealth_NamesTheServicesThatFail(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		cluster.refuseWith(func(pack.Change) error { return errBusy })
@@ -49,6 +50,7 @@ func TestHealth_NamesTheServicesThatFail(t *testing.T) {
 
 // A watch shows when a contention begins and when it ends.
 func TestHealth_ContentionBeginsAndEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		name := cluster.onlySlice(t).Name
@@ -90,6 +92,7 @@ func (failingLists) List(context.Context) ([]metav1.ObjectMeta, string, error) {
 }
 
 func TestHealth_SaysWhyAShardCannotWork(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, _ := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
 			deps.Reader = failingLists{deps.Reader}

@@ -18,6 +18,7 @@ import (
 // A write is stored, its event comes, and then its answer is an error: the cache has an old slice.
 // The sync after the Pod changes back must read the slice.
 func TestRun_StoredWriteWithErrorIsRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		cluster.refuseWith(func(change pack.Change) error {
@@ -39,6 +40,7 @@ func TestRun_StoredWriteWithErrorIsRead(t *testing.T) {
 }
 
 func TestRun_StoredWriteWithPanicIsRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		cluster.loseWith(func(pack.Change) error {
@@ -57,6 +59,7 @@ func TestRun_StoredWriteWithPanicIsRead(t *testing.T) {
 // An event during a write is left to the answer. If the term ends before the answer, the slice is
 // read after the term, even if the first reads fail.
 func TestRunShard_InterruptedWriteIsReadAfterTheTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var reader *failingReader
 		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
@@ -89,6 +92,7 @@ func TestRunShard_InterruptedWriteIsReadAfterTheTerm(t *testing.T) {
 // Another writer's change right after our write is read, because no event shows it again. A failed
 // read must be retried.
 func TestRun_FailedReadIsRetried(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var reader *failingReader
 		events := &eventSink{}
@@ -124,6 +128,7 @@ func TestRun_FailedReadIsRetried(t *testing.T) {
 // A slice that is written and deleted while the watch is interrupted has no event at all. The next
 // list shows that it is gone.
 func TestSlicesListed_RemovesSlicesWithoutADeletionEvent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		known := webSlice(t, controller)
@@ -167,6 +172,7 @@ func (r *failingReader) Get(ctx context.Context, slice slicecontroller.Key) (*di
 // A term begins with a sync of each Service. One whose endpoint was taken away before the cache had
 // caught up is the first.
 func TestRunShard_AnUrgentChangeWhileCatchingUpIsFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		cluster.setLatency(100 * time.Millisecond)

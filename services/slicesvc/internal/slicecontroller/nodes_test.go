@@ -16,6 +16,7 @@ import (
 // A Node is deleted. As with upstream, the endpoints of its Pods stay until the next sync of the
 // Service, whatever that is for, and a change of another Pod is enough.
 func TestRun_NextSyncDropsPodsOfADeletedNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		controller.PutNode(node("node-b", "zone-b"))
@@ -50,6 +51,7 @@ func checkNoPlan(t *testing.T, controller *slicecontroller.Controller, service s
 // Whatever happens to Nodes and Pods: after a sync of a Service, a plan of everything has nothing
 // to add to the plans of changes.
 func TestRun_PlansOfChangesEqualPlansOfEverythingWhileNodesChange(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

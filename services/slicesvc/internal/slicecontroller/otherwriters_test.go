@@ -18,6 +18,7 @@ import (
 )
 
 func TestRun_RevertsChangesOfAnotherWriter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cluster, _ := startWithWeb(t)
 		const want = "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a"
@@ -44,6 +45,7 @@ func TestRun_RevertsChangesOfAnotherWriter(t *testing.T) {
 // An event during a sync may or may not be of a write of that sync. Here another writer deletes a
 // slice while another slice of the Service is being written.
 func TestRun_DetectsAnotherWriterDuringASync(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		for i := 2; i < 150; i++ {
@@ -69,6 +71,7 @@ func TestRun_DetectsAnotherWriterDuringASync(t *testing.T) {
 }
 
 func TestRun_SliceWithAnotherManagerIsReplacedUnderAnotherName(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		foreign := cluster.onlySlice(t).Name
@@ -85,6 +88,7 @@ func TestRun_SliceWithAnotherManagerIsReplacedUnderAnotherName(t *testing.T) {
 }
 
 func TestRun_RecreatedServiceGetsNewSlices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		old := cluster.onlySlice(t)
@@ -103,6 +107,7 @@ func TestRun_RecreatedServiceGetsNewSlices(t *testing.T) {
 
 // A finalizer of another writer keeps a slice that we deleted. The Service must not wait for it.
 func TestRun_FinalizerOnADeletedSliceDelaysNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		old := cluster.onlySlice(t).Name
@@ -138,6 +143,7 @@ func startWith(t *testing.T, pods int) (*slicecontroller.Controller, *fakeCluste
 // Annotations and labels of another writer are no contention. Labels that slicesvc does not set are
 // removed, as upstream does, less and less often.
 func TestRun_AnnotationsAndLabelsAreNoContention(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		edit func(slice *discoveryv1.EndpointSlice, round int)
 		most int
@@ -190,6 +196,7 @@ func TestRun_AnnotationsAndLabelsAreNoContention(t *testing.T) {
 // Another controller puts a deleted Pod back after each of our writes, and takes the hint of an
 // endpoint. Each removal is repeated within a second, and no other removal waits.
 func TestRun_ContentionWithholdsNoRemoval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, events := startWith(t, 6)
 		slice := cluster.onlySlice(t).Name
@@ -233,6 +240,7 @@ func TestRun_ContentionWithholdsNoRemoval(t *testing.T) {
 // change waits. Then it deletes the other slice while that is being written. The missing endpoints
 // must not wait with the zone.
 func TestRun_APausedChangeDelaysNoAnswerToAnEditDuringTheSync(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWith(t, 150)
 		var paused, other string
@@ -272,6 +280,7 @@ func TestRun_APausedChangeDelaysNoAnswerToAnEditDuringTheSync(t *testing.T) {
 // A writer that changes a slice between our read and our write, again and again, delays an urgent
 // change by a second at most each time.
 func TestRun_ConflictsAreRetriedWithinASecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWith(t, 3)
 		attempts := 0
@@ -298,6 +307,7 @@ func TestRun_ConflictsAreRetriedWithinASecond(t *testing.T) {
 
 // Another controller changes a slice after each of our writes.
 func TestRun_ContentionPausesOtherChanges(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := &eventSink{}
 		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
@@ -340,6 +350,7 @@ func TestRun_ContentionPausesOtherChanges(t *testing.T) {
 
 // A write may be stored although its answer is lost. The event of that write is not another writer.
 func TestRun_AnUnansweredWriteIsNoContention(t *testing.T) {
+	t.Parallel()
 	for name, lag := range map[string]time.Duration{"event later": 100 * time.Millisecond, "event meanwhile": 0} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

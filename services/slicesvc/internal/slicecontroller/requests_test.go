@@ -21,6 +21,7 @@ import (
 
 // A Node that is deleted causes no sync, so only a request applies the plan without its Pods.
 func TestReconcile_StalePlanWritesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		before, _ := controller.State(key("web"))
@@ -53,6 +54,7 @@ func TestReconcile_StalePlanWritesNothing(t *testing.T) {
 
 // A change that waits is written, whatever a request wants.
 func TestReconcile_StalePlanDelaysNoChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		cluster.refuseWith(func(pack.Change) error { return errBusy })
@@ -71,6 +73,7 @@ func TestReconcile_StalePlanDelaysNoChange(t *testing.T) {
 
 // Another writer has deleted a slice that the plan deletes.
 func TestReconcile_SaysWhatWasNotNeeded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		busy.Store(true)
@@ -97,6 +100,7 @@ func TestReconcile_SaysWhatWasNotNeeded(t *testing.T) {
 
 // A retry of an urgent change does not wait for changes that are less urgent.
 func TestRun_RetryIsAsUrgentAsTheChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const others = 30
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.Workers = 1 })
@@ -133,6 +137,7 @@ func TestRun_RetryIsAsUrgentAsTheChange(t *testing.T) {
 
 // Every Service gets another label. A Pod that stops being ready does not wait for these.
 func TestRun_LabelsOfServicesGoBeforeNoChangeOfEndpoints(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const others = 30
 		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.Workers = 1 })

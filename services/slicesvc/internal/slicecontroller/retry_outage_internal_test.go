@@ -14,6 +14,7 @@ import (
 
 // A Service that could not be synced for minutes is synced soon after kube-apiserver is back.
 func TestFailure_DelayIsShortAfterAnOutage(t *testing.T) {
+	t.Parallel()
 	away := failure{count: 40, err: errors.Join(&url.Error{Op: "Patch", Err: syscall.ECONNREFUSED})}
 	if got := away.delay(false); got != kubeconn.MaxOutagePause {
 		t.Errorf("delay after an outage is %v, want %v", got, kubeconn.MaxOutagePause)

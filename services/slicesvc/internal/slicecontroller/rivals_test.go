@@ -67,6 +67,7 @@ func hasAddress(slice *discoveryv1.EndpointSlice, address string) bool {
 // while writes and events are slow. What one of them puts back is gone within the second of a
 // reaction and two writes. In the end all is right.
 func TestRun_TwoRivalsAtOnceKeepNoRemovedPod(t *testing.T) {
+	t.Parallel()
 	const atMost = 2500 * time.Millisecond
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {

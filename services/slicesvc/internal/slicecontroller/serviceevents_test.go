@@ -30,6 +30,7 @@ func prefer(how string) func(*corev1.Service) {
 }
 
 func TestUpstreamMetrics_HaveUpstreamsNames(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	metrics, err := newUpstreamMetrics(registry, func() serviceSizes {
 		return serviceSizes{
@@ -100,6 +101,7 @@ func topologyOf(problem string) []pack.FamilyHints {
 }
 
 func TestServiceEvents_RecordChangesOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		events := newServiceEvents(slicetest.Clientset{Interface: client}.Events())

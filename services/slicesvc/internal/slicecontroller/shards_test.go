@@ -22,6 +22,7 @@ import (
 
 // The values come from an independent XXH64. They must never change: replicas agree on them.
 func TestShardOf_IsConstant(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		namespace, name string
 		shards, want    int
@@ -64,6 +65,7 @@ func servicesWithSlices(cluster *fakeCluster) []string {
 }
 
 func TestRunShard_SyncsOnlyTheServicesOfTheShard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		first, second := namesInShard(1, 3), namesInShard(2, 3)
@@ -101,6 +103,7 @@ func recreated(service *corev1.Service) { service.UID = "recreated" }
 
 // A sync of a Service with ten slices makes four writes every two milliseconds.
 func TestRunShard_ReturnsAfterItsSyncs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t, withoutReader)
 		lost, kept := namesInShard(1, 1)[0], namesInShard(2, 1)[0]
@@ -140,6 +143,7 @@ func TestRunShard_ReturnsAfterItsSyncs(t *testing.T) {
 // That replica must not plan from its old cache: it reads the missing state. Without a Reader,
 // every write must be refused until the watch advances.
 func TestRunShard_OldCacheChangesNothing(t *testing.T) {
+	t.Parallel()
 	for name, meanwhile := range map[string]func(put func(func(*slicecontroller.Controller))){
 		"endpoints were added": func(put func(func(*slicecontroller.Controller))) {
 			put(func(controller *slicecontroller.Controller) { putService(controller, "web", 350) })
@@ -214,6 +218,7 @@ func testOldCache(t *testing.T, configure func(*slicecontroller.Config, *sliceco
 // created and the first was deleted. The old cache has neither, and would use the name of the
 // first.
 func TestRunShard_OldCacheDuplicatesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		own := shard.Of(slicetest.Namespace, "web", shards)
 		lagging, cluster := start(t)
@@ -256,6 +261,7 @@ func TestRunShard_OldCacheDuplicatesNothing(t *testing.T) {
 // The failures of a term say nothing about the next one: another replica may have synced the
 // Service meanwhile.
 func TestRunShard_OnlyTheLastSyncOutlivesTheTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		synced, _ := controller.State(key("web"))
@@ -279,6 +285,7 @@ func TestRunShard_OnlyTheLastSyncOutlivesTheTerm(t *testing.T) {
 }
 
 func TestRunShard_OneFailingServiceIsNoFailureOfTheLoop(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
 		failing := namesInShard(0, 1)[0]
@@ -303,6 +310,7 @@ func TestRunShard_OneFailingServiceIsNoFailureOfTheLoop(t *testing.T) {
 }
 
 func TestRunShard_RejectsUnknownAndHeldShards(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, _ := start(t)
 		held := holdShards(t, controller, 1)
@@ -320,6 +328,7 @@ func TestRunShard_RejectsUnknownAndHeldShards(t *testing.T) {
 }
 
 func TestRun_EndOfTermInterruptsSyncs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		for i := range 20 {
@@ -350,6 +359,7 @@ func TestRun_EndOfTermInterruptsSyncs(t *testing.T) {
 
 // A term waits for the list of another term, but not longer than it lasts.
 func TestRunShard_EndsWhileAnotherTermLists(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reader := &slowReader{answer: make(chan struct{})}
 		controller, _ := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {

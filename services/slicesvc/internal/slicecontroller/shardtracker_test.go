@@ -14,6 +14,7 @@ import (
 
 // A worker finds a Service deleted and forgets it. Meanwhile the Service was created again.
 func TestForget_RecreatedServiceKeepsItsSync(t *testing.T) {
+	t.Parallel()
 	controller, err := New(Config{ManagedBy: slicetest.ManagedBy, Shards: 1, MaxEndpointsPerSlice: 100, Workers: 1}, Deps{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +42,7 @@ func TestForget_RecreatedServiceKeepsItsSync(t *testing.T) {
 
 // While urgent Services come all the time, Pop never reaches the stale entries of lower priorities.
 func TestPriorityQueue_StaleEntriesAreBounded(t *testing.T) {
+	t.Parallel()
 	q := newPriorityQueue()
 	for i := range 100_000 {
 		key := keyOf("shop", fmt.Sprint("svc-", i%10))
@@ -62,6 +64,7 @@ func TestPriorityQueue_StaleEntriesAreBounded(t *testing.T) {
 }
 
 func TestPriorityQueue_RemovingStaleEntriesKeepsTheOrder(t *testing.T) {
+	t.Parallel()
 	q := newPriorityQueue()
 	const services = 300
 	for i := range services {
@@ -88,6 +91,7 @@ func TestPriorityQueue_RemovingStaleEntriesKeepsTheOrder(t *testing.T) {
 
 // A tenant whose Services all change at once delays a Service of another namespace by one sync.
 func TestPriorityQueue_NamespacesTakeTurns(t *testing.T) {
+	t.Parallel()
 	q := newPriorityQueue()
 	const hostile = 1000
 	for i := range hostile {
@@ -121,6 +125,7 @@ func TestPriorityQueue_NamespacesTakeTurns(t *testing.T) {
 
 // The entries that remain of Services with a higher priority since take no turn of their namespace.
 func TestPriorityQueue_StaleEntriesTakeNoTurn(t *testing.T) {
+	t.Parallel()
 	q := newPriorityQueue()
 	for i := range 50 {
 		q.Push(keyOf("shop", fmt.Sprint("raised-", i)))
@@ -145,6 +150,7 @@ func TestPriorityQueue_StaleEntriesTakeNoTurn(t *testing.T) {
 }
 
 func TestCompactionBudget_BoundsWritesAndServesAll(t *testing.T) {
+	t.Parallel()
 	const services, seconds = 1000, 60
 	b := newCompactionBudget()
 	start := testEpoch()
@@ -178,6 +184,7 @@ func TestCompactionBudget_BoundsWritesAndServesAll(t *testing.T) {
 }
 
 func TestCompactionBudget_WaitIsLongEnough(t *testing.T) {
+	t.Parallel()
 	b := newCompactionBudget()
 	now := testEpoch()
 	for range compactionBurst / compactionWrites {

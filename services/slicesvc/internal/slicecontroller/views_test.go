@@ -20,6 +20,7 @@ import (
 )
 
 func TestReconcile_ReturnsWhatItWrote(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
 		controller.PutService(slicetest.Service("bare", func(s *corev1.Service) { s.Spec.Selector = nil }))
@@ -62,6 +63,7 @@ func TestReconcile_ReturnsWhatItWrote(t *testing.T) {
 }
 
 func TestReconcile_EndsWithTheTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, _, held := startWithWeb(t)
 		for i := 2; i < 300; i++ {
@@ -81,6 +83,7 @@ func TestReconcile_EndsWithTheTerm(t *testing.T) {
 }
 
 func TestChanges_HasTheLastChangeOfEachService(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, _, _ := startWithWeb(t)
 		changed := func(since uint64) []string {
@@ -125,6 +128,7 @@ func TestChanges_HasTheLastChangeOfEachService(t *testing.T) {
 }
 
 func TestEndpoint_HasThePodItsNodeAndTheSlices(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		for _, c := range []struct {
@@ -149,6 +153,7 @@ func TestEndpoint_HasThePodItsNodeAndTheSlices(t *testing.T) {
 }
 
 func TestState_HasTheLastPlan(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		name := cluster.onlySlice(t).Name
@@ -176,6 +181,7 @@ func TestState_HasTheLastPlan(t *testing.T) {
 }
 
 func TestObserveSliceMetadata_FetchesNewVersionsOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		known := webSlice(t, controller)
@@ -209,6 +215,7 @@ func TestObserveSliceMetadata_FetchesNewVersionsOnly(t *testing.T) {
 }
 
 func TestRun_DeletesUnmanagedSlicesIfConfigured(t *testing.T) {
+	t.Parallel()
 	for _, configured := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.DeleteUnmanagedSlices = configured })

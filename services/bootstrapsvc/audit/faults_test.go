@@ -1,11 +1,10 @@
-package bootstrapsvc_test
+package audit_test
 
 import (
 	"context"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -25,10 +24,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/kubeconn"
-	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -41,57 +39,22 @@ const allocationTarget = 3 * time.Second
 // repairs go through a relay before etcd. Its term does not.
 type disturbedReplica struct {
 	*replica
-	auditClient
 	kube *faultproxy.KubeProxy
 	etcd *faultproxy.Relay
 }
 
 func startDisturbedReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *disturbedReplica {
 	t.Helper()
-	config := testkit.Cluster(t).RESTConfig()
-	d := &disturbedReplica{replica: &replica{ended: make(chan error, 1)}, kube: faultproxy.NewKube(t, quiet(config))}
-	direct, err := testkit.Cluster(t).EtcdClient()
-	if err != nil {
-		t.Fatal(err)
+	d := &disturbedReplica{
+		kube: faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig()),
+		etcd: faultproxy.NewRelay(t, strings.TrimPrefix(testkit.Cluster(t).EtcdEndpoints()[0], "https://")),
 	}
-	d.replica.etcd = direct
-	d.etcd = faultproxy.NewRelay(t, strings.TrimPrefix(direct.Endpoints()[0], "https://"))
 	relayed := relayedEtcd(t, d.etcd)
-	member := term.Member{
-		ID: "replica-" + strings.ReplaceAll(address, ".", "-"), Service: "bootstrapsvc", Cluster: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", " ", "-").Replace(t.Name())),
-	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), nil)).With("beside", address)
-	candidate, err := term.New(direct, term.Config{Member: member, Shards: 1, TTL: term.DefaultTTL, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kube, err := kubernetes.NewForConfig(kubeconn.Fence(quiet(d.kube.RESTConfig())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := bootstrapsvc.DefaultConfig()
-	cfg.AdvertiseAddress, cfg.APIServerPort = address, 6443
-	for _, option := range options {
-		option(&cfg)
-	}
-	d.service, err = bootstrapsvc.New(cfg, bootstrapsvc.Deps{
-		Member: member, Kube: kube, KubeConfig: d.apiServer(t), Etcd: relayed, Leadership: candidate, Logger: logger,
-		LoopSelection: []string{"allocation-audit"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	d.stop = stop
-	go func() { d.ended <- d.service.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		<-d.ended
-		_ = relayed.Close()
-		_ = direct.Close()
-	})
-	d.auditClient = d.replica.auditClient(t)
-	audited(t, d.auditClient)
+	t.Cleanup(func() { _ = relayed.Close() })
+	d.replica = start(t, bootstraptest.Options{
+		Address: address, Kube: d.kube.RESTConfig(), Etcd: relayed, Loops: []string{"allocation-audit"},
+	}, options...)
+	audited(t, d.replica)
 	return d
 }
 
@@ -185,7 +148,7 @@ func refuseCreate(t *testing.T, kube kubernetes.Interface, address string) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		if err := dryRunCreate(t.Context(), kube, address); err == nil || apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("the policy is not in force yet: %v", err)
 		}
@@ -225,7 +188,7 @@ func hangCreate(t *testing.T, kube kubernetes.Interface, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := dryRunCreate(ctx, kube, address); !errors.Is(err, context.DeadlineExceeded) {
@@ -370,7 +333,7 @@ func TestAuditFaults_ReplacedAddressIsFreeForOneRequest(t *testing.T) {
 
 func wantParent(t *testing.T, kube kubernetes.Interface, address, parent string) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		got, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{})
 		if err == nil && got.Spec.ParentRef.Name != parent {
 			err = fmt.Errorf("%s has the parent %s, want %s", address, got.Spec.ParentRef.Name, parent)
@@ -397,7 +360,7 @@ func TestAuditFaults_LateWatchOfServicesMovesNoAddress(t *testing.T) {
 		}
 	}
 	stop()
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		answer, err := d.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{Codes: []string{"DUPLICATE_OWNER"}})
 		if err == nil && len(answer.GetFindings()) != 1 {
 			err = fmt.Errorf("findings are %v, want the duplicate", answer.GetFindings())
@@ -412,7 +375,7 @@ func TestAuditFaults_LateWatchOfServicesMovesNoAddress(t *testing.T) {
 func createOver(t *testing.T, kube kubernetes.Interface, user *corev1.Service, address string) *corev1.Service {
 	t.Helper()
 	var created *corev1.Service
-	testkit.Eventually(t, soon, func() (err error) {
+	testkit.Eventually(t, bootstraptest.Soon, func() (err error) {
 		if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), address, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}

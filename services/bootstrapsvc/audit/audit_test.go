@@ -1,4 +1,4 @@
-package bootstrapsvc_test
+package audit_test
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -28,22 +29,36 @@ import (
 // auditOff disables automatic repairs.
 func auditOff(cfg *bootstrapsvc.Config) { cfg.Audit.AutoRepair = bootstrapsvc.AutoRepairOff }
 
-// auditClient calls the RPCs of findings and repairs.
-type auditClient struct {
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// replica is a replica with the clients of its RPCs of findings and repairs.
+type replica struct {
+	*bootstraptest.Replica
 	bootstrapv1.FindingServiceClient
 	bootstrapv1.RepairServiceClient
 }
 
-func (r *replica) auditClient(t *testing.T) auditClient {
+func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
-	connection := testkit.Serve(t, r.service.Register)
-	return auditClient{bootstrapv1.NewFindingServiceClient(connection), bootstrapv1.NewRepairServiceClient(connection)}
+	return start(t, bootstraptest.Options{Address: address}, options...)
+}
+
+func start(t *testing.T, o bootstraptest.Options, options ...func(*bootstrapsvc.Config)) *replica {
+	t.Helper()
+	o.Configure = func(cfg *bootstrapsvc.Config) {
+		for _, option := range options {
+			option(cfg)
+		}
+	}
+	r := bootstraptest.Start(t, o)
+	connection := r.Connect(t)
+	return &replica{r, bootstrapv1.NewFindingServiceClient(connection), bootstrapv1.NewRepairServiceClient(connection)}
 }
 
 // audited waits until a replica leads and has made its first pass.
-func audited(t *testing.T, client auditClient) {
+func audited(t *testing.T, client *replica) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		_, err := client.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
 		return err
 	})
@@ -66,7 +81,7 @@ func setBit(t *testing.T, port int32, value uint) {
 	t.Helper()
 	etcd := testkit.Etcd(t)
 	const key = "/registry/ranges/servicenodeports"
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		response, err := etcd.Get(t.Context(), key)
 		if err != nil {
 			return err
@@ -95,8 +110,8 @@ func bitOf(t *testing.T, port int32) uint {
 }
 
 func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
-	r := startReplica(t, "10.99.20.1")
-	client, kube := r.auditClient(t), testkit.Kube(t)
+	client := startReplica(t, "10.99.20.1")
+	kube := testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	address := service.Spec.ClusterIP
@@ -104,7 +119,7 @@ func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		_, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{})
 		return err
 	})
@@ -120,19 +135,19 @@ func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 	port := service.Spec.Ports[0].NodePort
 	setBit(t, port, 0)
 	begin = time.Now()
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		if bitOf(t, port) == 0 {
 			return fmt.Errorf("port %d is not allocated", port)
 		}
 		return nil
 	})
 	t.Logf("a node port in use was restored after %s", time.Since(begin).Round(time.Millisecond))
-	testkit.Eventually(t, soon, func() error { return ended(t, client, address, bootstrapv1.Finding_STATE_REPAIRED) })
-	testkit.Eventually(t, soon, func() error { return ended(t, client, fmt.Sprint(port), bootstrapv1.Finding_STATE_REPAIRED) })
+	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, client, address, bootstrapv1.Finding_STATE_REPAIRED) })
+	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, client, fmt.Sprint(port), bootstrapv1.Finding_STATE_REPAIRED) })
 }
 
 // ended returns an error unless a finding about the subject has ended in this state.
-func ended(t *testing.T, client auditClient, subject string, state bootstrapv1.Finding_State) error {
+func ended(t *testing.T, client *replica, subject string, state bootstrapv1.Finding_State) error {
 	answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{States: []bootstrapv1.Finding_State{state}})
 	if err != nil {
 		return err
@@ -147,8 +162,7 @@ func ended(t *testing.T, client auditClient, subject string, state bootstrapv1.F
 
 // With another prefix, or with the etcd of another cluster, the ranges are not missing but foreign.
 func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
-	r := startReplica(t, "10.99.24.1", func(cfg *bootstrapsvc.Config) { cfg.EtcdPrefix = "/elsewhere" })
-	client := r.auditClient(t)
+	client := startReplica(t, "10.99.24.1", func(cfg *bootstrapsvc.Config) { cfg.EtcdPrefix = "/elsewhere" })
 	audited(t, client)
 	answer, err := client.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
 	if err != nil || answer.GetFindingCount() != 0 {
@@ -163,10 +177,10 @@ func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
 }
 
 // openFinding waits until there is an open finding about the subject.
-func openFinding(t *testing.T, client auditClient, code, subject string) *bootstrapv1.Finding {
+func openFinding(t *testing.T, client *replica, code, subject string) *bootstrapv1.Finding {
 	t.Helper()
 	var open *bootstrapv1.Finding
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{
 			Codes: []string{code}, States: []bootstrapv1.Finding_State{bootstrapv1.Finding_STATE_OPEN},
 		})
@@ -192,8 +206,8 @@ func deleteAddress(t *testing.T, address string) {
 }
 
 func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
-	r := startReplica(t, "10.99.21.1", auditOff)
-	client, kube := r.auditClient(t), testkit.Kube(t)
+	client := startReplica(t, "10.99.21.1", auditOff)
+	kube := testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	address := service.Spec.ClusterIP
@@ -257,9 +271,9 @@ func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
 }
 
 // wantRepairEvents wants a watch that resumes before a repair to deliver its last state.
-func wantRepairEvents(t *testing.T, client auditClient, token, name string) {
+func wantRepairEvents(t *testing.T, client *replica, token, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), bootstraptest.Soon)
 	defer cancel()
 	stream, err := client.WatchRepairs(ctx, &bootstrapv1.WatchRepairsRequest{ResumeToken: token})
 	if err != nil {
@@ -277,8 +291,8 @@ func wantRepairEvents(t *testing.T, client auditClient, token, name string) {
 }
 
 func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
-	r := startReplica(t, "10.99.22.1", auditOff)
-	client, kube := r.auditClient(t), testkit.Kube(t)
+	client := startReplica(t, "10.99.22.1", auditOff)
+	kube := testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	port := service.Spec.Ports[0].NodePort
@@ -293,14 +307,14 @@ func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		_, err := kube.CoreV1().Services(service.Namespace).Get(t.Context(), service.Name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("service is still there: %v", err)
 		}
 		return nil
 	})
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
 		_, err = client.ApplyRepairPlan(t.Context(), &bootstrapv1.ApplyRepairPlanRequest{Name: plan.GetName(), Etag: plan.GetEtag()})
 		if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != api.PlanDrifted {
 			return fmt.Errorf("apply = %v, want %s", err, api.PlanDrifted)
@@ -310,12 +324,14 @@ func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
 }
 
 func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
-	first := startReplica(t, "10.99.25.1", auditOff)
-	client, kube := first.auditClient(t), testkit.Kube(t)
-	service := nodePortService(t, kube)
+	client := startReplica(t, "10.99.25.1", auditOff)
+	kube := testkit.Kube(t)
+	service, another := nodePortService(t, kube), nodePortService(t, kube)
 	audited(t, client)
 	deleteAddress(t, service.Spec.ClusterIP)
+	deleteAddress(t, another.Spec.ClusterIP)
 	open := openFinding(t, client, "NOT_ALLOCATED", service.Spec.ClusterIP)
+	openFinding(t, client, "NOT_ALLOCATED", another.Spec.ClusterIP)
 	ignored, err := client.IgnoreFinding(t.Context(), &bootstrapv1.IgnoreFindingRequest{Name: open.GetName(), Etag: open.GetEtag(), Comment: "known"})
 	if err != nil || ignored.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED || ignored.GetFinding().GetIgnore().GetComment() != "known" {
 		t.Fatalf("ignored: %v, %v", ignored, err)
@@ -324,10 +340,11 @@ func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
 	if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != rpcerror.ETagMismatchReason {
 		t.Errorf("ignored with an old etag = %v", err)
 	}
-	first.end(t)
-	next := startReplica(t, "10.99.25.2").auditClient(t)
+	client.End(t)
+	next := startReplica(t, "10.99.25.2")
 	audited(t, next)
-	time.Sleep(3 * time.Second) // automatic repairs would have been made
+	// A finding that is not ignored is repaired automatically.
+	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, next, another.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
 	finding, err := next.GetFinding(t.Context(), &bootstrapv1.GetFindingRequest{Name: open.GetName()})
 	if err != nil || finding.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED {
 		t.Errorf("at the next leader the finding is %v, %v", finding.GetFinding(), err)
@@ -336,15 +353,15 @@ func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
 	if err != nil || none.GetFinding().GetIgnore() != nil {
 		t.Errorf("the mark was taken away: %v, %v", none.GetFinding(), err)
 	}
-	testkit.Eventually(t, soon, func() error { return ended(t, next, service.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
+	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, next, service.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
 }
 
 func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
-	r := startReplica(t, "10.99.23.1")
-	client, kube := r.auditClient(t), testkit.Kube(t)
+	client := startReplica(t, "10.99.23.1")
+	kube := testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), bootstraptest.Soon)
 	defer cancel()
 	stream, err := client.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
 	if err != nil {
@@ -386,9 +403,9 @@ func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 }
 
 // wantResumedFinding wants a watch of ended findings to have the finding about the subject.
-func wantResumedFinding(t *testing.T, client auditClient, unfiltered, subject string) {
+func wantResumedFinding(t *testing.T, client *replica, unfiltered, subject string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), bootstraptest.Soon)
 	defer cancel()
 	stream, err := client.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{ResumeToken: unfiltered})
 	if err != nil {
