@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -16,42 +18,42 @@ func (w *world) rollOut(_ *slot, f schedule.Fault) error {
 	w.updates.Add(1)
 	defer w.updates.Add(1)
 	for _, s := range w.replicasOf(f.Service) {
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			return err
 		}
-		s.otherBuild()
-		if err := s.start(); err != nil {
+		w.otherBuild(s)
+		if err := s.Start(); err != nil {
 			return err
 		}
 		if err := w.awaitReady(s); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Duration)
+		worldtest.Pause(context.Background(), f.Duration)
 	}
 	return nil
 }
 
-// otherBuild makes the next process of a slot one of the other build, if there is one.
-func (s *slot) otherBuild() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.program != "" || *other == "" {
-		s.program = ""
-		return
-	}
-	s.program = filepath.Join(*other, s.service)
+// otherBuild makes the next process of a slot one of the other build, if there is one, or back.
+func (w *world) otherBuild(s *slot) {
+	s.Change(func(c *childprocess.Config) {
+		if c.Path == w.binary && *other != "" {
+			c.Path = filepath.Join(*other, s.Service)
+		} else {
+			c.Path = w.binary
+		}
+	})
 }
 
 // awaitReady waits for the readiness of the present process of a slot.
 func (w *world) awaitReady(s *slot) error {
-	client, err := w.pki.httpClient()
+	client, err := w.httpClient()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.admin+"/readyz", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.Admin+"/readyz", nil)
 		if err != nil {
 			return err
 		}
@@ -61,11 +63,11 @@ func (w *world) awaitReady(s *slot) error {
 			if answer.StatusCode == http.StatusOK {
 				return nil
 			}
-			err = fmt.Errorf("%s is not ready: %s", s.name, answer.Status)
+			err = fmt.Errorf("%s is not ready: %s", s.Name, answer.Status)
 		}
 		if ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, 100*time.Millisecond)
+		worldtest.Pause(ctx, 100*time.Millisecond)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -30,7 +29,7 @@ type etcdMember struct {
 	name, dir, binary string
 	client, peer      string // host:port
 	args              []string
-	process           *child.Process
+	process           *childprocess.Child
 }
 
 // startEtcd starts a cluster of n members below dir. The test's cleanup kills them.
@@ -73,23 +72,14 @@ func (m *etcdMember) flags(cluster string) []string {
 func (m *etcdMember) endpoint() string { return "http://" + m.client }
 
 func (m *etcdMember) start() error {
-	log, err := os.OpenFile(filepath.Join(m.dir, m.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // The child process has its own descriptor.
-	command := exec.Command(m.binary, m.args...)
-	command.Env = []string{"HOME=" + m.dir}
-	command.Stdout, command.Stderr = log, log
-	m.process, err = child.Start(command)
+	var err error
+	m.process, err = childprocess.Start(childprocess.Config{
+		Name: m.name, Path: m.binary, Args: m.args, Env: []string{"HOME=" + m.dir}, Bare: true, Log: filepath.Join(m.dir, m.name+".log"),
+	})
 	return err
 }
 
-func (m *etcdMember) kill() {
-	if m.process != nil {
-		m.process.Kill()
-	}
-}
+func (m *etcdMember) kill() { m.process.Kill() }
 
 // ready waits until the member is healthy. A member without a quorum is not.
 func (m *etcdMember) ready(ctx context.Context) error {
@@ -104,8 +94,7 @@ func (m *etcdMember) ready(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not serve: %w", m.name, err)
 		case <-m.process.Exited():
-			log, _ := os.ReadFile(filepath.Join(m.dir, m.name+".log"))
-			return fmt.Errorf("%s died; its log: %s", m.name, log[max(0, len(log)-2000):])
+			return m.process.Death()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 )
 
@@ -70,7 +69,7 @@ type fixture struct {
 type slot struct {
 	relay    *faultproxy.Relay
 	settings replica
-	process  *child.Process
+	process  *childprocess.Child
 }
 
 // newFixture starts etcd and the recorder.
@@ -145,20 +144,10 @@ func (fx *fixture) startReplica(at int) error {
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	output, err := os.Create(s.settings.Log + ".stderr")
-	if err != nil {
-		return err
-	}
-	defer output.Close() // The child process has its own descriptor.
-	command := exec.Command(self)
-	command.Env = append(os.Environ(), replicaVariable+"="+string(settings))
-	command.Stderr = output
 	fx.ids = append(fx.ids, s.settings.ID)
-	s.process, err = child.Start(command)
+	s.process, err = childprocess.Start(childprocess.Config{
+		Name: s.settings.ID, Env: []string{replicaVariable + "=" + string(settings)}, Log: s.settings.Log + ".stderr",
+	})
 	return err
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -46,11 +45,11 @@ func (fx *fixture) inject(f schedule.Fault) error {
 		fx.recordFault(kind, id, from)
 		return fx.startReplica(f.Replica)
 	case schedule.Freeze, schedule.FreezeLong:
-		if err := process.Signal(syscall.SIGSTOP); err != nil {
+		if err := process.Freeze(); err != nil {
 			return err
 		}
 		pause(context.Background(), f.Duration)
-		if err := process.Signal(syscall.SIGCONT); err != nil {
+		if err := process.Thaw(); err != nil {
 			return err
 		}
 	case schedule.BlockReceive, schedule.BlockReceiveLong:

@@ -1,7 +1,6 @@
 package terms
 
 import (
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,14 +33,14 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 // freezeUntilReplaced freezes the replica in a slot until another one has written shard 0.
 func (fx *fixture) freezeUntilReplaced(t *testing.T, s *slot) {
 	t.Helper()
-	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := s.process.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	err := fx.eventually(writeTimeout, func() error { return fx.lastWriteBy(0, s.settings.ID, false) })
 	if err != nil {
 		t.Fatalf("no other replica has written: %v", err)
 	}
-	if err := s.process.Signal(syscall.SIGCONT); err != nil {
+	if err := s.process.Thaw(); err != nil {
 		t.Fatal(err)
 	}
 }
