@@ -26,6 +26,7 @@ import (
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
@@ -223,7 +224,7 @@ func (w *world) repeat(period time.Duration, do func(context.Context)) (stop fun
 		defer close(ended)
 		for ctx.Err() == nil {
 			do(ctx)
-			worldtest.Pause(ctx, period)
+			testkit.Pause(ctx, period)
 		}
 	})
 	return func() { cancel(); <-ended }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // promtoolOnly are the alerts that no fault of this package makes fire, each with a reason.
@@ -26,7 +26,7 @@ func realTime() map[string]time.Duration {
 func quiet() []fault {
 	return []fault{
 		{What: "nothing happens", Inject: func(*world) func() {
-			worldtest.Pause(context.Background(), 20*time.Second)
+			testkit.Pause(context.Background(), 20*time.Second)
 			return func() {}
 		}},
 		{What: "a rolling update", Inject: func(w *world) func() {

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/review"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -173,7 +173,7 @@ func (s *replica) largest(ctx context.Context, series ...string) []int {
 		for n, of := range series {
 			found[n] = max(found[n], int(valueOf(text, of)))
 		}
-		worldtest.Pause(ctx, 200*time.Millisecond)
+		testkit.Pause(ctx, 200*time.Millisecond)
 	}
 	return found
 }

@@ -12,7 +12,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -151,7 +151,7 @@ func (w *world) settled(s *replica, before usage) usage {
 	w.Helper()
 	u := s.usage()
 	for fewer := time.Now(); time.Since(fewer) < time.Second && u.goroutines > before.goroutines; {
-		worldtest.Pause(context.Background(), 100*time.Millisecond)
+		testkit.Pause(context.Background(), 100*time.Millisecond)
 		next := s.usage()
 		if next.goroutines < u.goroutines || next.Descriptors < u.Descriptors {
 			fewer = time.Now()

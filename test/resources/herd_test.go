@@ -24,7 +24,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -213,7 +213,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 			if text, err := h.leasesvc.get(watching, "/metrics"); err == nil {
 				peak.Store(max(peak.Load(), int64(sumOf(text, "trivet_connection_handshakes"))))
 			}
-			worldtest.Pause(watching, 500*time.Millisecond)
+			testkit.Pause(watching, 500*time.Millisecond)
 		}
 	})
 	renewed, missing := renewals(h.agents, since, lost, startTimeout)

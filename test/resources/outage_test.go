@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // recovery bounds the time from when etcd and kube-apiserver answer again until all services work.
@@ -129,7 +129,7 @@ func (f *fullWorld) until(since time.Time, holds func(context.Context) error) (t
 		if err == nil || ctx.Err() != nil {
 			return time.Since(since), err
 		}
-		worldtest.Pause(ctx, 5*pollEvery)
+		testkit.Pause(ctx, 5*pollEvery)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestOutage_OfEtcd(t *testing.T) {
 	if err := f.cluster.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
-	worldtest.Pause(context.Background(), *outage)
+	testkit.Pause(context.Background(), *outage)
 	if err := f.cluster.StartEtcd(); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestOutage_OfKubeAPIServer(t *testing.T) {
 	if err := f.cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	worldtest.Pause(context.Background(), *outage)
+	testkit.Pause(context.Background(), *outage)
 	if err := f.cluster.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // maxRegistered is how many holders one stream may register.
@@ -47,7 +47,7 @@ func (r *registering) register(names ...string) {
 			}
 		}
 		if len(again) == len(names) {
-			worldtest.Pause(r.stream.Context(), 100*time.Millisecond)
+			testkit.Pause(r.stream.Context(), 100*time.Millisecond)
 		}
 		names = again
 	}

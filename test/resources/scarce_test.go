@@ -11,7 +11,7 @@ import (
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -49,11 +49,11 @@ func (s *replica) starve(turn, running, total time.Duration) time.Duration {
 		if err := s.Process().Freeze(); err != nil {
 			s.Fatal(err)
 		}
-		worldtest.Pause(context.Background(), turn-running)
+		testkit.Pause(context.Background(), turn-running)
 		if err := s.Process().Thaw(); err != nil {
 			s.Fatal(err)
 		}
-		worldtest.Pause(context.Background(), running)
+		testkit.Pause(context.Background(), running)
 	}
 	return time.Since(begin)
 }

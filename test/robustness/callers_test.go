@@ -17,7 +17,7 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -73,7 +73,7 @@ func (w *world) callAll(ctx context.Context) {
 			}
 			return errors.Join(each.do(ctx, conn), conn.Close())
 		})
-		worldtest.Pause(ctx, callPace)
+		testkit.Pause(ctx, callPace)
 	}
 }
 

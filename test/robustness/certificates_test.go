@@ -11,7 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/certs"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -53,11 +53,11 @@ func (w *world) renewCertificates(_ *slot, f schedule.Fault) error {
 		return err
 	}
 	defer streams.end()
-	worldtest.Pause(context.Background(), f.Duration/4)
+	testkit.Pause(context.Background(), f.Duration/4)
 	if err := w.pki.RenewAll(); err != nil {
 		return err
 	}
-	worldtest.Pause(context.Background(), 3*f.Duration/4)
+	testkit.Pause(context.Background(), 3*f.Duration/4)
 	return nil
 }
 
@@ -81,7 +81,7 @@ func (w *world) rotateAuthority(_ *slot, f schedule.Fault) error {
 		if err := step(); err != nil {
 			return err
 		}
-		worldtest.Pause(context.Background(), f.Duration/3)
+		testkit.Pause(context.Background(), f.Duration/3)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
 	}
 	target.Calls.Disconnect(true)
 	target.Calls.Disconnect(false)
-	worldtest.Pause(context.Background(), f.Duration/2) // The replica has read the file by then.
+	testkit.Pause(context.Background(), f.Duration/2) // The replica has read the file by then.
 
 	accepted := 0.0
 	for range 3 {
@@ -128,7 +128,7 @@ func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
 	if err := w.checkFailures(target, process, "refused_by_peer"); err != nil {
 		return err
 	}
-	worldtest.Pause(context.Background(), f.Duration/2)
+	testkit.Pause(context.Background(), f.Duration/2)
 	if err := w.pki.SetLifetime(target.Name, certs.LeafLifetime); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
 func (w *world) checkLateClient(target *slot, process string) error {
 	renewed := time.Now()
 	for time.Since(renewed) < 2*reread && w.callOnce(target, administrator) != nil {
-		worldtest.Pause(context.Background(), 100*time.Millisecond)
+		testkit.Pause(context.Background(), 100*time.Millisecond)
 	}
 	if !w.disturbed(target, process) {
 		w.level(target, "seconds until calls succeed after the renewal", time.Since(renewed).Seconds(), 0, reread.Seconds())

@@ -19,7 +19,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -59,7 +59,7 @@ func (w *world) fillDisk(target *slot, f schedule.Fault) error {
 		if err := w.makeRecord(target); err != nil {
 			failed++
 		}
-		worldtest.Pause(ctx, f.Duration/recordsWhileFull)
+		testkit.Pause(ctx, f.Duration/recordsWhileFull)
 	}
 	full, fullErr := w.auditOf(ctx, target)
 	if err := unlimitFiles(pid); err != nil {
@@ -96,7 +96,7 @@ func (w *world) settledAudit(ctx context.Context, s *slot, before auditCount) (a
 		if err != nil || counted.unaccounted(before) == 0 || ctx.Err() != nil {
 			return counted, err
 		}
-		worldtest.Pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 

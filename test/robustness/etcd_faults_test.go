@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -59,13 +59,13 @@ func (w *world) awaitEtcdLeader() (leader int, ids []uint64, err error) {
 		if leader, ids, err = w.etcdLeader(ctx); err == nil || ctx.Err() != nil {
 			return leader, ids, err
 		}
-		worldtest.Pause(ctx, 50*time.Millisecond)
+		testkit.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
 // moveEtcdLeader moves etcd's leader to the next member, again and again.
 func (w *world) moveEtcdLeader(f schedule.Fault) error {
-	for end := w.now() + f.Duration; w.now() < end; worldtest.Pause(context.Background(), time.Second) {
+	for end := w.now() + f.Duration; w.now() < end; testkit.Pause(context.Background(), time.Second) {
 		leader, ids, err := w.awaitEtcdLeader()
 		if err != nil {
 			return err
@@ -98,7 +98,7 @@ func (w *world) killEtcdLeader(f schedule.Fault) error {
 		return err
 	}
 	w.cluster.KillEtcdMember(leader)
-	worldtest.Pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return w.cluster.StartEtcd()
 }
 
@@ -111,7 +111,7 @@ func (w *world) loseQuorum(f schedule.Fault) error {
 	}
 	w.cluster.KillEtcdMember(leader)
 	w.cluster.KillEtcdMember((leader + 1) % len(ids))
-	worldtest.Pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	if err := w.cluster.StartEtcd(); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (w *world) awaitAPIServers() error {
 			if ctx.Err() != nil {
 				return err
 			}
-			worldtest.Pause(ctx, 100*time.Millisecond)
+			testkit.Pause(ctx, 100*time.Millisecond)
 		}
 	}
 	return nil

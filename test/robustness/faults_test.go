@@ -15,7 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -31,7 +31,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 	var injecting sync.WaitGroup
 	for i, f := range step {
 		injecting.Go(func() {
-			worldtest.Pause(context.Background(), f.Start-time.Since(began))
+			testkit.Pause(context.Background(), f.Start-time.Since(began))
 			target := w.leader(f.Service)
 			entry := schedule.EntryOf(f.Kind)
 			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
@@ -65,14 +65,14 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 	case schedule.Kill:
 		w.down(target, 0)
 		target.Kill()
-		worldtest.Pause(context.Background(), restartPause)
+		testkit.Pause(context.Background(), restartPause)
 		return target.Start()
 	case schedule.Freeze:
 		if err := target.signal((*childprocess.Child).Freeze); err != nil {
 			return err
 		}
 		w.down(target, f.Duration)
-		worldtest.Pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 		return target.signal((*childprocess.Child).Thaw)
 	case schedule.Revoke:
 		return w.revoke(target)
@@ -80,7 +80,7 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 		hold(f.Duration, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
 	case schedule.CutTwice:
 		hold(f.Duration/3, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
-		worldtest.Pause(context.Background(), f.Duration/3)
+		testkit.Pause(context.Background(), f.Duration/3)
 		hold(f.Duration/3, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
 	case schedule.CutToEtcd:
 		hold(f.Duration, target.ToEtcd.BlockToTarget)
@@ -98,7 +98,7 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 		hold(f.Duration, target.Calls.BlockToTarget)
 	case schedule.CallsSlow:
 		target.Calls.SetDelay(200 * time.Millisecond)
-		worldtest.Pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 		target.Calls.SetDelay(0)
 	case schedule.EtcdStopped:
 		return w.stopEtcd(f.Duration)
@@ -156,7 +156,7 @@ func (w *world) disturbKube(f schedule.Fault) error {
 		}
 		defer stop()
 	}
-	worldtest.Pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return nil
 }
 
@@ -167,7 +167,7 @@ func hold(duration time.Duration, blocks ...func(bool)) {
 	for _, block := range blocks {
 		block(true)
 	}
-	worldtest.Pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	for _, block := range blocks {
 		block(false)
 	}
@@ -228,12 +228,12 @@ func (w *world) compact(target *slot, duration time.Duration) error {
 		return err
 	}
 	for w.recorder.lastRevision() < marker.Header.Revision && ctx.Err() == nil {
-		worldtest.Pause(ctx, 20*time.Millisecond)
+		testkit.Pause(ctx, 20*time.Millisecond)
 	}
 	if _, err := w.etcd.Compact(ctx, marker.Header.Revision); err != nil {
 		return err
 	}
-	worldtest.Pause(ctx, duration)
+	testkit.Pause(ctx, duration)
 	return nil
 }
 
@@ -244,7 +244,7 @@ const markerKey = "/robustness/marker"
 func (w *world) killAPIServer(duration time.Duration) error {
 	w.server(false)
 	w.peer.Kill()
-	worldtest.Pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	if err := w.peer.Start(); err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (w *world) stopEtcd(duration time.Duration) error {
 	if err := w.cluster.StopEtcd(); err != nil {
 		return err
 	}
-	worldtest.Pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	if err := w.cluster.StartEtcd(); err != nil {
 		return err
 	}
@@ -271,11 +271,11 @@ func starve(target *slot, duration time.Duration) error {
 		if err := target.signal((*childprocess.Child).Freeze); err != nil {
 			return err
 		}
-		worldtest.Pause(context.Background(), turn*9/10)
+		testkit.Pause(context.Background(), turn*9/10)
 		if err := target.signal((*childprocess.Child).Thaw); err != nil {
 			return err
 		}
-		worldtest.Pause(context.Background(), turn/10)
+		testkit.Pause(context.Background(), turn/10)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -56,7 +56,7 @@ func lose(duration time.Duration, links ...lossy) {
 	for _, link := range links {
 		defer link.Lose(loss())()
 	}
-	worldtest.Pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 }
 
 func (w *world) loseCalls(target *slot, f schedule.Fault) error {
@@ -98,7 +98,7 @@ func stepClocks(step time.Duration) func(*world, *slot, schedule.Fault) error {
 	return func(w *world, _ *slot, f schedule.Fault) error {
 		w.nodes.clockStep.Add(int64(step))
 		defer w.nodes.clockStep.Add(-int64(step))
-		worldtest.Pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 		return nil
 	}
 }
@@ -112,6 +112,6 @@ func (w *world) freezeAll(_ *slot, f schedule.Fault) error {
 		defer func() { _ = s.signal((*childprocess.Child).Thaw) }()
 		w.down(s, f.Duration)
 	}
-	worldtest.Pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return nil
 }

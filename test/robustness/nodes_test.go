@@ -19,7 +19,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -122,7 +122,7 @@ func (f *simulatedNodes) renew(ctx context.Context, n *simulatedNode) {
 		} else if ctx.Err() == nil {
 			f.miss(fmt.Errorf("renew the Lease of %s: %w", n.name, err))
 		}
-		worldtest.Pause(ctx, kubeletPace)
+		testkit.Pause(ctx, kubeletPace)
 	}
 }
 
@@ -198,7 +198,7 @@ func (f *simulatedNodes) addAndRemove(ctx context.Context) {
 				f.miss(fmt.Errorf("%s comes and goes: %w", n.name, err))
 			}
 		})
-		worldtest.Pause(ctx, shortLifePace)
+		testkit.Pause(ctx, shortLifePace)
 	}
 }
 
@@ -215,7 +215,7 @@ func (f *simulatedNodes) liveShortly(ctx context.Context, n *simulatedNode) erro
 	}}
 	_, err = f.direct.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsConflict(err) { // leasesvc may have changed it first.
-		worldtest.Pause(ctx, shortLife)
+		testkit.Pause(ctx, shortLife)
 	}
 	if ctx.Err() != nil {
 		return nil

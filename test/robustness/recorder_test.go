@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -126,7 +126,7 @@ func (r *recorder) follow() {
 		from, rewound := r.revision+1, r.rewound
 		r.mu.Unlock()
 		r.followFrom(from, rewound)
-		worldtest.Pause(r.context, 50*time.Millisecond)
+		testkit.Pause(r.context, 50*time.Millisecond)
 	}
 }
 
@@ -175,7 +175,7 @@ const (
 
 // askForProgress asks etcd, until ctx ends, to answer on the watch when it has sent all changes.
 func (r *recorder) askForProgress(ctx context.Context) {
-	for again := time.Duration(0); ctx.Err() == nil; worldtest.Pause(ctx, progressPace) {
+	for again := time.Duration(0); ctx.Err() == nil; testkit.Pause(ctx, progressPace) {
 		r.mu.Lock()
 		ask := r.asked == 0 || r.now() > again
 		if r.asked == 0 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -91,7 +91,7 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the addresses %v are neither allocated nor was their repair interrupted %d times within %v", addresses, repairKills, startTimeout)
 		}
-		worldtest.Pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 	i.restarts.Wait()
 	i.mu.Lock()
@@ -151,7 +151,7 @@ func (i *interrupter) kill(s *slot) {
 	i.down(s, 0)
 	s.Kill()
 	i.restarts.Go(func() {
-		worldtest.Pause(context.Background(), i.pause)
+		testkit.Pause(context.Background(), i.pause)
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.killed[s] = false

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -28,7 +28,7 @@ func (w *world) rollOut(_ *slot, f schedule.Fault) error {
 		if err := w.awaitReady(s); err != nil {
 			return err
 		}
-		worldtest.Pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 	}
 	return nil
 }
@@ -68,6 +68,6 @@ func (w *world) awaitReady(s *slot) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		worldtest.Pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/oracle"
 	"github.com/trivet-dev/trivet/test/robustness/internal/report"
@@ -206,7 +206,7 @@ func runSchedule(t *testing.T, p plan) report.Run {
 func (w *world) runStep(number int, step schedule.Step) {
 	w.Helper()
 	ctx := context.Background()
-	worldtest.Pause(ctx, w.calm)
+	testkit.Pause(ctx, w.calm)
 	w.awaitTraffic()
 	crashed := w.nodes.oneOfEachKind(number)
 	for _, n := range crashed {
@@ -235,7 +235,7 @@ func (w *world) awaitTraffic() {
 		if len(below) == 0 {
 			return
 		}
-		worldtest.Pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -243,9 +243,9 @@ func (w *world) awaitTraffic() {
 func (w *world) settle(crashed []*simulatedNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), mostSettle)
 	defer cancel()
-	worldtest.Pause(ctx, leastSettle)
+	testkit.Pause(ctx, leastSettle)
 	for ctx.Err() == nil && !w.settled(crashed) {
-		worldtest.Pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 

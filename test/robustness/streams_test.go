@@ -15,7 +15,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -136,7 +136,7 @@ func (w *world) churnStreams(target *slot, _ schedule.Fault) error {
 	defer cancel()
 	after, err := w.consumptionOf(target)
 	for ctx.Err() == nil && err == nil && (after.goroutines > before.goroutines+leftGoroutines || after.files > before.files+leftFiles) {
-		worldtest.Pause(ctx, 500*time.Millisecond)
+		testkit.Pause(ctx, 500*time.Millisecond)
 		after, err = w.consumptionOf(target)
 	}
 	if err == nil && !w.disturbed(target, process) {
@@ -158,7 +158,7 @@ func (w *world) churnConnection(target *slot, number int) error {
 	for range streamsOfEach {
 		err := w.openAndEnd(conn, target.Service, number%2 == 0)
 		for status.Code(err) == codes.ResourceExhausted { // One caller may begin a few watches per second.
-			worldtest.Pause(context.Background(), 250*time.Millisecond)
+			testkit.Pause(context.Background(), 250*time.Millisecond)
 			err = w.openAndEnd(conn, target.Service, number%2 == 0)
 		}
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -116,7 +116,7 @@ func (w *world) churn(ctx context.Context) {
 				w.miss(fmt.Errorf("delete a Service: %w", err))
 			}
 		}
-		worldtest.Pause(ctx, servicePace)
+		testkit.Pause(ctx, servicePace)
 	}
 }
 
@@ -150,7 +150,7 @@ func (w *world) ask(ctx context.Context) {
 			return
 		}
 		w.recordAnswer(answer, reply, err)
-		worldtest.Pause(ctx, askPace)
+		testkit.Pause(ctx, askPace)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -109,7 +109,7 @@ func (w *world) watchSlowly(target *slot, f schedule.Fault) error {
 		watchers = append(watchers, each)
 	}
 	peak := before
-	for end := time.Now().Add(f.Duration); time.Now().Before(end); worldtest.Pause(ctx, time.Second) {
+	for end := time.Now().Add(f.Duration); time.Now().Before(end); testkit.Pause(ctx, time.Second) {
 		memory, err := target.residentMemory()
 		if err == nil {
 			peak = max(peak, memory)

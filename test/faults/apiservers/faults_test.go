@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -135,6 +135,6 @@ func TestServers_LastServerStaysPublishedWhileFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := f.requirePublished(only)
-	worldtest.Pause(t.Context(), frozenRemovalTime+2*time.Second)
+	testkit.Pause(t.Context(), frozenRemovalTime+2*time.Second)
 	end()
 }

@@ -219,7 +219,7 @@ func (f fixture) requirePublished(machines ...*machine) (end func()) {
 					return
 				}
 			}
-			worldtest.Pause(ctx, 20*time.Millisecond)
+			testkit.Pause(ctx, 20*time.Millisecond)
 		}
 		if reads == 0 {
 			f.Error("the published endpoints were never read")

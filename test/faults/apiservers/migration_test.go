@@ -18,7 +18,6 @@ import (
 	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
-	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 // A kube-apiserver with its own endpoint reconciler is published from its master leases. Neither
@@ -54,7 +53,7 @@ func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 
 	before := resourceVersions(t, f.kube)
 	end := f.requirePublished(old)
-	worldtest.Pause(t.Context(), 25*time.Second) // two and a half intervals of both writers
+	testkit.Pause(t.Context(), 25*time.Second) // two and a half intervals of both writers
 	end()
 	if after := resourceVersions(t, f.kube); after != before {
 		t.Errorf("without a change, the slices went from version %s to %s", before, after)
@@ -144,7 +143,7 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 			return err
 		})
 	}
-	worldtest.Pause(t.Context(), 12*time.Second) // more than one interval
+	testkit.Pause(t.Context(), 12*time.Second) // more than one interval
 	f.waitForPublished(readTimeout, healthy)
 }
 

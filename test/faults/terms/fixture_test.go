@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -181,7 +182,7 @@ func (fx *fixture) eventually(within time.Duration, condition func() error) erro
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, 10*time.Millisecond)
+		testkit.Pause(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -196,7 +197,7 @@ func (fx *fixture) recordFault(kind history.FaultKind, replica string, from int6
 // run either.
 func (fx *fixture) watchForStalls(ctx context.Context) {
 	for last := clock(); ctx.Err() == nil; last = clock() {
-		pause(ctx, stallCheckInterval)
+		testkit.Pause(ctx, stallCheckInterval)
 		if clock()-last > int64(stallThreshold) {
 			fx.recordFault(history.Stall, "", last)
 		}

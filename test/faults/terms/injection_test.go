@@ -11,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // injectAll injects each fault at its time and returns after the end of the last one.
@@ -20,7 +21,7 @@ func (fx *fixture) injectAll(faults []schedule.Fault) error {
 	var injecting sync.WaitGroup
 	for i, f := range faults {
 		injecting.Go(func() {
-			pause(context.Background(), f.Start-time.Since(began))
+			testkit.Pause(context.Background(), f.Start-time.Since(began))
 			if err := fx.inject(f); err != nil {
 				results[i] = fmt.Errorf("%v: %w", f, err)
 			}
@@ -48,7 +49,7 @@ func (fx *fixture) inject(f schedule.Fault) error {
 		if err := process.Freeze(); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 		if err := process.Thaw(); err != nil {
 			return err
 		}
@@ -75,7 +76,7 @@ func (fx *fixture) inject(f schedule.Fault) error {
 // hold blocks a direction of a relay for a duration.
 func hold(block func(bool), d time.Duration) {
 	block(true)
-	pause(context.Background(), d)
+	testkit.Pause(context.Background(), d)
 	block(false)
 }
 
@@ -84,7 +85,7 @@ func (fx *fixture) outage(duration time.Duration) error {
 	defer fx.etcdFaults.Unlock()
 	from := clock()
 	fx.etcd[0].kill()
-	pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	if err := fx.etcd[0].start(); err != nil {
 		return err
 	}
@@ -136,6 +137,6 @@ func (fx *fixture) compact(s *slot, duration time.Duration) error {
 	if _, err := fx.client.Compact(ctx, revision); err != nil {
 		return err
 	}
-	pause(ctx, duration)
+	testkit.Pause(ctx, duration)
 	return nil
 }

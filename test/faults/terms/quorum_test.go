@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // quorumLossDetection bounds the time in which a leader without a quorum still renews leases. Raft
@@ -32,12 +33,12 @@ func TestQuorum_LostAndRestored(t *testing.T) {
 	if err := fx.waitForWrites(); err != nil {
 		t.Errorf("after the leader was lost: %v", err)
 	}
-	pause(t.Context(), time.Second) // of work under the new leader
+	testkit.Pause(t.Context(), time.Second) // of work under the new leader
 	lost, restored := fx.loseQuorum(t)
 	if err := fx.waitForWrites(); err != nil {
 		t.Errorf("after the quorum was restored: %v", err)
 	}
-	pause(t.Context(), time.Second) // of work under the new quorum
+	testkit.Pause(t.Context(), time.Second) // of work under the new quorum
 	h, err := fx.finish()
 	if err != nil {
 		t.Error(err)
@@ -82,7 +83,7 @@ func (fx *fixture) loseQuorum(t *testing.T) (lost, restored int64) {
 		m.kill()
 	}
 	lost = clock()
-	pause(t.Context(), quorumLossDetection+2*ttl)
+	testkit.Pause(t.Context(), quorumLossDetection+2*ttl)
 	restored = clock()
 	for _, m := range followers {
 		if err := m.start(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // TestUnguarded_ViolationsAreFound freezes a replica without checks and guards for longer than its
@@ -19,7 +20,7 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 	if err := fx.eventually(writeTimeout, fx.staleWrite); err != nil {
 		t.Errorf("the frozen replica did not write again: %v", err)
 	}
-	pause(t.Context(), 300*time.Millisecond) // of reads and writes by the other replica
+	testkit.Pause(t.Context(), 300*time.Millisecond) // of reads and writes by the other replica
 	for _, s := range fx.slots {
 		s.process.Kill() // Unguarded replicas do not stop on SIGTERM.
 	}

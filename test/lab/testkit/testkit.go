@@ -13,6 +13,7 @@
 package testkit
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -67,6 +68,16 @@ func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
 			t.Fatalf("not within %v: %v", timeout, err)
 		}
 		time.Sleep(pollEvery)
+	}
+}
+
+// Pause waits for real time to pass, not for a condition.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

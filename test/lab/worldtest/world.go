@@ -277,6 +277,14 @@ func (w *World) Working(gateway *grpc.ClientConn) func(context.Context) error {
 	}
 }
 
+// OneOfEach returns a condition for Await: one replica of each server works.
+func OneOfEach(gateway *grpc.ClientConn) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := Working(ctx, gateway, map[string]int{Leasesvc: 1, Bootstrapsvc: 1, Slicesvc: 1, Gateway: 1})
+		return err
+	}
+}
+
 // Working returns an error unless, as a gateway knows it, every shard has a leader and as many
 // replicas of each service are ready as wanted.
 func Working(ctx context.Context, gateway *grpc.ClientConn, want map[string]int) (*gatewayv1.GetClusterStatusResponse, error) {
@@ -312,16 +320,6 @@ func Await(t testing.TB, within time.Duration, condition func(context.Context) e
 	began := time.Now()
 	testkit.Eventually(t, within, func() error { return condition(ctx) })
 	return time.Since(began)
-}
-
-// Pause waits for real time to pass, not for a condition.
-func Pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // Relays are the proxies between one replica and the members of etcd, in the order of the members.
