@@ -84,12 +84,9 @@ func (fx *fixture) outage(duration time.Duration) error {
 	fx.etcdFaults.Lock()
 	defer fx.etcdFaults.Unlock()
 	from := clock()
-	fx.etcd[0].kill()
+	fx.etcd.KillEtcdMember(0)
 	testkit.Pause(context.Background(), duration)
-	if err := fx.etcd[0].start(); err != nil {
-		return err
-	}
-	err := fx.etcd[0].ready(context.Background())
+	err := fx.etcd.StartEtcd()
 	fx.recordFault(history.Outage, "", from)
 	return err
 }

@@ -50,10 +50,10 @@ func parse(value []byte) (r history.Register, err error) {
 
 // replica configures one process under test.
 type replica struct {
-	ID        string
-	Endpoints []string
-	Shards    int
-	TTL       time.Duration
+	ID     string
+	Etcd   etcdconn.Config
+	Shards int
+	TTL    time.Duration
 	// Log is the path of the file for its events.
 	Log string
 	// Unguarded replicas neither check their terms nor guard their writes. They show that package
@@ -84,7 +84,7 @@ func (r replica) run() error {
 		return err
 	}
 	defer file.Close()
-	client, err := connect(r.Endpoints...)
+	client, err := connect(r.Etcd)
 	if err != nil {
 		return err
 	}
