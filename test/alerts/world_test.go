@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
@@ -179,35 +178,10 @@ func (w *world) dial(to *worldtest.Replica, files identity.Files) *grpc.ClientCo
 // live lets the agent of a node beat.
 func (w *world) live(node, boot string) {
 	w.Helper()
-	var targets []string
-	for _, r := range w.of("leasesvc") {
-		targets = append(targets, r.GRPC)
-	}
-	files := w.client("system:node:"+node, "system:nodes")
-	a, err := agent.New(agent.Config{
-		Targets: targets, Cluster: clusterName, Name: "alerts",
-		Dial: func(target string) (*grpc.ClientConn, error) { // of Targets, or what a replica advertises
-			for _, r := range w.of("leasesvc") {
-				if r.GRPC == target {
-					target = r.Calls.Addr()
-				}
-			}
-			return rpcclient.Dial(target, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
-		},
-		Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(w.context)
-	ended := make(chan struct{})
-	w.background.Go(func() {
-		defer close(ended)
-		_ = a.Run(ctx)
-	})
+	end := w.lab.Beat(node, boot)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.agents[node] = func() { cancel(); <-ended }
+	w.agents[node] = end
 }
 
 // die ends the agent of a node, and its kubelet falls silent.

@@ -2,6 +2,7 @@ package worldtest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -24,6 +25,13 @@ func (w *World) RunInProcess(t testing.TB, program process.Program, log io.Write
 	cfg.Runtime = process.Runtime{LogLevel: observe.NewLogLevel(cfg.Log), Flags: map[string]string{"cluster": cfg.Cluster}}
 	if change != nil {
 		change(&cfg)
+	}
+	problems := cfg.Validate(program)
+	if program.Validate != nil {
+		problems = append(problems, program.Validate()...)
+	}
+	if err := errors.Join(problems...); err != nil {
+		t.Fatal(err)
 	}
 	replica, err := process.New(cfg, program, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {

@@ -51,6 +51,10 @@ type Config struct {
 	// Dir has the files of the world. The default is a temporary directory. If a test fails whose
 	// directory does not remain, the ends of the logs are printed.
 	Dir string
+	// Replicas and Agents are the numbers of the function Start.
+	Replicas, Agents int
+	// On is a control plane that runs already.
+	On *devcluster.Cluster
 	// Own configures a control plane for this world alone, and Peers are the advertised addresses of
 	// its further kube-apiservers, which the replicas take in turn.
 	Own   *devcluster.Config
@@ -76,6 +80,8 @@ type World struct {
 	Etcd     *clientv3.Client
 	PKI      *PKI // nil for a plain world
 	Replicas []*Replica
+	// Operator is a connection to the gateway, after the function Start.
+	Operator *grpc.ClientConn
 
 	t testing.TB
 }
@@ -99,10 +105,13 @@ func New(t testing.TB, cfg Config) *World {
 	if w.Dir == "" {
 		w.Dir = t.TempDir()
 	}
-	if cfg.Own == nil {
-		w.Cluster = testkit.Cluster(t)
-	} else {
+	switch {
+	case cfg.On != nil:
+		w.Cluster = cfg.On
+	case cfg.Own != nil:
 		w.startControlPlane(*cfg.Own)
+	default:
+		w.Cluster = testkit.Cluster(t)
 	}
 	var err error
 	if w.Etcd, err = w.Cluster.EtcdClient(); err != nil {

@@ -1,9 +1,12 @@
 package worldtest_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
@@ -49,9 +52,13 @@ func TestWorld_WorksAgainAfterFaults(t *testing.T) {
 }
 
 func TestWorld_PlainOnTheSharedControlPlane(t *testing.T) {
-	w := worldtest.New(t, worldtest.Config{Name: "plain", Plain: true})
-	w.Add(worldtest.Slicesvc, 0, "--shards=2")
-	w.Add(worldtest.Gateway, 0, "--http-listen=")
-	w.Start()
-	worldtest.Await(t, time.Minute, w.Working(w.Dial(w.Replicas[1])))
+	w := worldtest.Start(t, worldtest.Config{Name: "plain", Plain: true, Replicas: 2, Agents: 3})
+	w.Replica(worldtest.Leasesvc, 1).Kill()
+	worldtest.Await(t, time.Minute, func(ctx context.Context) error {
+		answer, err := leasev1.NewLeaseServiceClient(w.Operator).ListLeases(ctx, &leasev1.ListLeasesRequest{Parent: "namespaces/-"})
+		if err == nil && len(answer.GetLeases()) != 3 {
+			err = fmt.Errorf("%d nodes beat, want 3", len(answer.GetLeases()))
+		}
+		return err
+	})
 }
