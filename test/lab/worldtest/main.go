@@ -24,14 +24,17 @@ const (
 // Main runs the tests of a binary as testkit.Main does, or the server that package server asks
 // for, which change may change.
 func Main(m *testing.M, change ...func(process.Program) process.Program) {
-	if name := os.Getenv(server.Variable); name != "" {
+	testkit.Main(m, func(args []string) (code int, ran bool) {
+		name := os.Getenv(server.Variable)
+		if name == "" {
+			return 0, false
+		}
 		program := Program(name)
 		for _, c := range change {
 			program = c(program)
 		}
-		os.Exit(process.Main(os.Args[1:], program))
-	}
-	testkit.Main(m)
+		return process.Main(args, program), true
+	})
 }
 
 // Program returns a server with its default settings.

@@ -1,6 +1,5 @@
-// Package worldtest builds what a system test runs against: a control plane, the replicas of Trivet's
-// servers with their certificates and rights, a proxy on each of their links, and an operator's
-// connection to the gateway.
+// Package worldtest builds what a system test runs against: a control plane, the replicas of
+// Trivet's servers with their certificates and rights, a proxy on each of their links, and agents.
 //
 // A test binary whose replicas are processes calls Main in its TestMain.
 package worldtest
@@ -55,8 +54,8 @@ type Config struct {
 	Replicas, Agents int
 	// On is a control plane that runs already.
 	On *devcluster.Cluster
-	// Own configures a control plane for this world alone, and Peers are the advertised addresses of
-	// its further kube-apiservers, which the replicas take in turn.
+	// Own configures a control plane for this world alone. Peers are the advertised addresses of its
+	// further kube-apiservers, which the replicas take in turn.
 	Own   *devcluster.Config
 	Peers []string
 	// Roles are folders of deploy/ whose roles exist. The replicas have the rights of these roles;
