@@ -1,11 +1,9 @@
 package robustness
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,25 +106,13 @@ func (w *world) level(s *slot, what string, value, least, most float64) {
 // metric returns the sum of a metric of a replica over all series with a label, such as
 // reason="expired"; over all series without one.
 func (w *world) metric(ctx context.Context, s *slot, name, label string) (float64, error) {
-	client, err := w.httpClient()
+	text, err := s.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.Admin+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("metrics of %s: %s", s.Name, answer.Status)
 	}
 	sum, found := 0.0, false
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		series, text, _ := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(text) {
+		series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 		of, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
 		if of != name || label != "" && !slices.Contains(strings.Split(labels, ","), label) {
 			continue

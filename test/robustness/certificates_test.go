@@ -3,8 +3,6 @@ package robustness
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,22 +26,6 @@ func (w *world) dialAsAdministrator(target, service string) (*grpc.ClientConn, e
 }
 
 func administratorLeaf() certs.Leaf { return certs.ClientLeaf(administrator, "system:masters") }
-
-// httpClient returns a client of the admin servers. It does not verify them: it reads metrics also
-// while a server's certificate has expired. Each request has a connection of its own.
-func (w *world) httpClient() (*http.Client, error) {
-	files, err := w.pki.Files(administrator, administratorLeaf())
-	if err != nil {
-		return nil, err
-	}
-	client, err := files.Client(slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	config := client.TLS()
-	config.InsecureSkipVerify = true
-	return &http.Client{Timeout: requestTimeout, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}, nil
-}
 
 // renewCertificates replaces all certificates. Streams that are open go on, and new connections
 // succeed at each moment.

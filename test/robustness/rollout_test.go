@@ -2,8 +2,6 @@ package robustness
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"path/filepath"
 	"time"
 
@@ -46,24 +44,12 @@ func (w *world) otherBuild(s *slot) {
 
 // awaitReady waits for the readiness of the present process of a slot.
 func (w *world) awaitReady(s *slot) error {
-	client, err := w.httpClient()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.Admin+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := client.Do(request)
+		_, err := s.get(ctx, "/readyz")
 		if err == nil {
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("%s is not ready: %s", s.Name, answer.Status)
+			return nil
 		}
 		if ctx.Err() != nil {
 			return err

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -52,6 +53,13 @@ func (w *world) newSlot(service string, number int, args ...string) {
 		}
 	})
 	w.slots = append(w.slots, s)
+}
+
+// get returns the body of a path of the admin server.
+func (s *slot) get(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return s.Get(ctx, path)
 }
 
 // signal suspends the process or lets it go on. Another fault may have killed it.

@@ -51,7 +51,8 @@ type Config struct {
 	// TLS are the server's certificate and the authority of its clients. Without them, and without
 	// Client, the server works without TLS.
 	TLS identity.Files
-	// Client reaches the admin server with TLS. The flags of TLS are in Args, if TLS is empty.
+	// Client reaches the admin server with TLS, over a connection for each request. The flags of TLS
+	// are in Args, if TLS is empty.
 	Client *tls.Config
 	// Args are added to the flags for the fields above. The last value of a flag counts.
 	Args []string
@@ -86,7 +87,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		Service: cfg.Service, Name: fmt.Sprintf("%s-%d", cfg.Service, cfg.Number), GRPC: grpc, Admin: admin, scheme: "https",
-		client: &http.Client{Transport: &http.Transport{TLSClientConfig: cfg.Client}},
+		client: &http.Client{Transport: &http.Transport{TLSClientConfig: cfg.Client, DisableKeepAlives: true}},
 	}
 	if cfg.Etcd == nil {
 		cfg.Etcd = cfg.ControlPlane.EtcdEndpoints()
@@ -103,7 +104,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.TLS != (identity.Files{}) {
 		args = append(args, "--tls-cert-file="+cfg.TLS.CertFile, "--tls-key-file="+cfg.TLS.KeyFile, "--client-ca-file="+cfg.TLS.CAFile)
 	} else if cfg.Client == nil {
-		s.scheme, s.client = "http", http.DefaultClient
+		s.scheme = "http"
 		args = append(args, "--insecure")
 	}
 	s.child = childprocess.Config{Name: s.Name, Args: append(args, cfg.Args...), Env: cfg.Env, Grace: cfg.Grace, Log: cfg.Log}

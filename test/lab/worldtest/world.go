@@ -6,8 +6,10 @@ package worldtest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -179,7 +181,7 @@ func (w *World) kubeconfig(service string, number int) string {
 	if beside := number % (len(w.Peers) + 1); beside > 0 {
 		write = w.Peers[beside-1].WriteKubeconfig
 	}
-	user, groups := "administrator", []string{"system:masters"}
+	user, groups := administrator, []string{"system:masters"}
 	if len(w.Roles) > 0 {
 		user, groups = roles.User(service)
 	}
@@ -211,6 +213,9 @@ func (w *World) Add(service string, number int, args ...string) *Replica {
 		Log: filepath.Join(w.Dir, fmt.Sprintf("%s-%d.log", service, number)), Args: append([]string{"--cluster=" + w.Name, "--unlimited-loopback"}, args...),
 	}
 	r := &Replica{}
+	if w.PKI != nil {
+		cfg.Client = w.administrator()
+	}
 	if w.Cluster.Kubeconfig() != "" {
 		cfg.Kubeconfig = w.kubeconfig(service, number)
 	}
@@ -234,6 +239,23 @@ func (w *World) Add(service string, number int, args ...string) *Replica {
 	w.t.Cleanup(r.Kill) // before its proxies, which wait for open watches
 	w.Replicas = append(w.Replicas, r)
 	return r
+}
+
+// administrator returns the TLS configuration of a client of the admin servers. It does not verify
+// them: it reads metrics also while the certificate of a server has expired.
+func (w *World) administrator() *tls.Config {
+	w.t.Helper()
+	files, err := w.PKI.Files(administrator, administratorLeaf())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client, err := files.Client(slog.New(slog.DiscardHandler))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	config := client.TLS()
+	config.InsecureSkipVerify = true
+	return config
 }
 
 // Start starts all replicas.
@@ -267,8 +289,13 @@ func (w *World) dial(to *Replica) (*grpc.ClientConn, error) {
 	if w.PKI == nil {
 		return grpc.NewClient("passthrough:///"+to.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	}
-	return w.PKI.Dial(to.GRPC, to.Service, "administrator", certs.ClientLeaf("administrator", "system:masters"))
+	return w.PKI.Dial(to.GRPC, to.Service, administrator, administratorLeaf())
 }
+
+// administrator calls for the test.
+const administrator = "administrator"
+
+func administratorLeaf() certs.Leaf { return certs.ClientLeaf(administrator, "system:masters") }
 
 // Working returns a condition for Await: as a gateway knows it, every shard has a leader and all
 // replicas are ready, and none has ended by itself.
