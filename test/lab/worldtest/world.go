@@ -56,8 +56,8 @@ type Config struct {
 	Replicas, Agents int
 	// On is a control plane that runs already.
 	On *devcluster.Cluster
-	// Own configures a control plane for this world alone. Peers are the advertised addresses of its
-	// further kube-apiservers, which the replicas take in turn.
+	// Own configures a control plane for this world alone. Peers are the advertised addresses of
+	// its further kube-apiservers, which the replicas take in turn.
 	Own   *devcluster.Config
 	Peers []string
 	// Roles are folders of deploy/ whose roles exist. The replicas have the rights of these roles;
