@@ -9,7 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 func (n *node) probeMode(ctx context.Context) ([]row, error) {
@@ -26,7 +27,7 @@ func (n *node) probeMode(ctx context.Context) ([]row, error) {
 
 // rest measures an agent at rest.
 func (n *node) rest(ctx context.Context, a *agent, mode string) ([]row, error) {
-	spent, err := child.Spent(func() error { return pause(ctx, a, n.cfg.rest) }, a.PID())
+	spent, err := childprocess.Spent(func() error { return pause(ctx, a, n.cfg.rest) }, a.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (n *node) rest(ctx context.Context, a *agent, mode string) ([]row, error) {
 }
 
 func (n *node) endpointMode(ctx context.Context) ([]row, error) {
-	endpoint, err := child.FreeAddress()
+	endpoint, err := devcluster.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +88,8 @@ func pause(ctx context.Context, a *agent, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-a.Ended():
-		return a.Err()
+	case <-a.Exited():
+		return a.Death()
 	case <-timer.C:
 		return nil
 	}

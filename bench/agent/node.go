@@ -16,9 +16,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -37,7 +38,7 @@ type node struct {
 	dir        string
 	cluster    *devcluster.Cluster
 	admin      kubernetes.Interface
-	leasesvc   *child.Server
+	leasesvc   *server.Server
 	healthz    *httptest.Server
 	kubeconfig string
 	caFile     string // of leasesvc
@@ -107,8 +108,8 @@ func (n *node) startLeasesvc(ctx context.Context) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Certificate())
-	n.leasesvc, err = child.StartServer(ctx, n.cluster, child.ServerConfig{
-		Name: "leasesvc", BinDir: n.cfg.binDir, Log: path("leasesvc.log"),
+	n.leasesvc, err = server.Run(ctx, server.Config{
+		ControlPlane: n.cluster, Service: "leasesvc", BinDir: n.cfg.binDir, Log: path("leasesvc.log"),
 		Client: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "leasesvc.trivet-system.svc", Certificates: []tls.Certificate{identity}},
 		Args: []string{
 			"--tls-cert-file=" + path("leasesvc.crt"), "--tls-key-file=" + path("leasesvc.key"), "--client-ca-file=" + path("clients.crt"),
@@ -135,20 +136,20 @@ func (n *node) close() error {
 
 // agent is a running agent.
 type agent struct {
-	*child.Child
+	*childprocess.Child
 	admin string
 }
 
 // startAgent starts an agent and waits until it is ready: leasesvc has accepted a heartbeat.
 // meanwhile is called once it runs, for endpoint mode: no heartbeat goes out without a kubelet.
 func (n *node) startAgent(ctx context.Context, args []string, meanwhile func() error) (*agent, error) {
-	admin, err := child.FreeAddress()
+	admin, err := devcluster.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
 	a := &agent{admin: admin}
 	log := filepath.Join(n.dir, "trivet-agent.log")
-	a.Child, err = child.Start(child.Config{
+	a.Child, err = childprocess.Start(childprocess.Config{
 		Path: n.cfg.agent, Log: log,
 		Args: append([]string{
 			"--node-name=" + nodeName, "--kubeconfig=" + n.kubeconfig, "--client-cert-file=" + n.certificateFile(), "--client-key-file=" + n.certificateFile(),
@@ -181,8 +182,8 @@ func (a *agent) awaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("trivet-agent does not become ready: %w", err)
-		case <-a.Ended():
-			return a.Err()
+		case <-a.Exited():
+			return a.Death()
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -21,7 +21,8 @@ import (
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -70,12 +71,12 @@ type auditing struct {
 // waitUntilIdle waits until kube-apiserver has processed all writes, and returns an error if an
 // IPAddress was lost.
 func (a *auditing) waitUntilIdle(ctx context.Context) error {
-	pids, err := child.Children("kube-apiserver")
+	pids, err := childprocess.Children("kube-apiserver")
 	if err != nil {
 		return err
 	}
 	for range 60 {
-		spent, err := child.Spent(func() error { pause(ctx, time.Second); return ctx.Err() }, pids...)
+		spent, err := childprocess.Spent(func() error { pause(ctx, time.Second); return ctx.Err() }, pids...)
 		if err != nil {
 			return err
 		}
@@ -117,8 +118,8 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 	}
 	defer server.Stop()
 	wall := time.Since(began)
-	cpu, err1 := server.CPU()
-	resident, err2 := server.Resident()
+	cpu, err1 := server.Process().CPU()
+	resident, err2 := server.Process().Resident()
 	what := fmt.Sprintf("%d Services and IPAddresses, all ports: ", a.services)
 	return []row{
 		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: formatSeconds},
@@ -128,12 +129,8 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 }
 
 func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident int64, err error) {
-	program, err := os.Executable()
-	if err != nil {
-		return 0, 0, err
-	}
 	log := filepath.Join(a.logDir, "floor.log")
-	process, err := child.Start(child.Config{Path: program, Env: []string{floorVariable + "=" + a.cluster.Kubeconfig()}, Log: log})
+	process, err := childprocess.Start(childprocess.Config{Env: []string{floorVariable + "=" + a.cluster.Kubeconfig()}, Log: log})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -157,9 +154,9 @@ func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident 
 
 // startAudit starts a bootstrapsvc and returns after its first audit: a replica is ready before it
 // leads.
-func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.FindingServiceClient, error) {
-	server, err := child.StartServer(ctx, a.cluster, child.ServerConfig{
-		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
+func (a *auditing) startAudit(ctx context.Context) (*server.Server, bootstrapv1.FindingServiceClient, error) {
+	server, err := server.Run(ctx, server.Config{
+		ControlPlane: a.cluster, Service: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
 		Args: []string{"--loops=*,-apiserver-probe,-kubernetes-endpoints", "--apiserver-port=6443"},
 	})
 	if err != nil {
@@ -188,16 +185,16 @@ func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.F
 
 // works measures the cost of a running bootstrapsvc.
 func (a *auditing) works(ctx context.Context) ([]row, error) {
-	server, client, err := a.startAudit(ctx)
+	running, client, err := a.startAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer server.Stop()
+	defer running.Stop()
 	var rows []row
-	for _, measure := range []func(context.Context, *child.Server, bootstrapv1.FindingServiceClient) ([]row, error){
+	for _, measure := range []func(context.Context, *server.Server, bootstrapv1.FindingServiceClient) ([]row, error){
 		a.audits, a.changes, a.recreates,
 	} {
-		measured, err := measure(ctx, server, client)
+		measured, err := measure(ctx, running, client)
 		rows = append(rows, measured...)
 		if err != nil {
 			return rows, err
@@ -207,13 +204,13 @@ func (a *auditing) works(ctx context.Context) ([]row, error) {
 }
 
 // audits measures requested audits.
-func (a *auditing) audits(ctx context.Context, server *child.Server, client bootstrapv1.FindingServiceClient) ([]row, error) {
+func (a *auditing) audits(ctx context.Context, server *server.Server, client bootstrapv1.FindingServiceClient) ([]row, error) {
 	const count = 5
 	a.progress("%d audits…", count)
 	var spent []time.Duration
 	for range count {
 		pause(ctx, time.Second)
-		cpu, err := server.Spent(func() error {
+		cpu, err := server.Process().Spent(func() error {
 			answer, err := client.AuditAllocations(ctx, &bootstrapv1.AuditAllocationsRequest{})
 			if err != nil {
 				return err
@@ -243,11 +240,11 @@ func (a *auditing) plausible(answer *bootstrapv1.AuditAllocationsResponse) error
 }
 
 // changes measures created and deleted Services against the same time without changes.
-func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
+func (a *auditing) changes(ctx context.Context, server *server.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
 	count := either(a.bench, 500, 100)
 	a.progress("%d Services are created and deleted…", count)
 	var during time.Duration
-	busy, err := server.Spent(func() error {
+	busy, err := server.Process().Spent(func() error {
 		began := time.Now()
 		for i := range count {
 			if err := a.createAndDelete(ctx, i); err != nil {
@@ -261,7 +258,7 @@ func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstra
 	if err != nil {
 		return nil, err
 	}
-	idle, err := server.Spent(func() error { pause(ctx, during); return ctx.Err() })
+	idle, err := server.Process().Spent(func() error { pause(ctx, during); return ctx.Err() })
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +279,7 @@ func (a *auditing) createAndDelete(ctx context.Context, i int) error {
 	return services.Delete(ctx, service.Name, metav1.DeleteOptions{})
 }
 
-func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
+func (a *auditing) recreates(ctx context.Context, _ *server.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
 	count := either(a.bench, 30, 8)
 	a.progress("%d IPAddresses in use are deleted…", count)
 	ours, err := a.recreated(ctx, count, 500*time.Millisecond, startTimeout)

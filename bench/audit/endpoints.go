@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -94,7 +94,7 @@ type controlPlane struct {
 	server   *devcluster.Peer
 	// first and sidecar belong to the server without faults and to the other one. They are nil if
 	// not running.
-	first, sidecar *child.Server
+	first, sidecar *server.Server
 	want           []string // published while all servers are healthy
 }
 
@@ -158,9 +158,9 @@ func (p *controlPlane) start(ctx context.Context) (err error) {
 }
 
 // startSidecar starts a bootstrapsvc that reaches Kubernetes only through its kube-apiserver.
-func (p *controlPlane) startSidecar(ctx context.Context, kubeconfig, address string) (*child.Server, error) {
-	return child.StartServer(ctx, p.cluster, child.ServerConfig{
-		Name: "bootstrapsvc", BinDir: p.binDir, Log: filepath.Join(p.logDir, "beside-"+address+".log"),
+func (p *controlPlane) startSidecar(ctx context.Context, kubeconfig, address string) (*server.Server, error) {
+	return server.Run(ctx, server.Config{
+		ControlPlane: p.cluster, Service: "bootstrapsvc", BinDir: p.binDir, Log: filepath.Join(p.logDir, "beside-"+address+".log"),
 		Args: []string{"--kubeconfig=" + kubeconfig, "--apiserver-advertise-address=" + address, publishedPort},
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // authorizedOverAllowed is the most that authorization may add to the cost of a heartbeat.
@@ -34,7 +34,7 @@ func measureAuthorization(ctx context.Context, b *bench) ([]row, error) {
 	var contenders []*contender
 	reviews := 0.0
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		var servers []*child.Server
+		var servers []*server.Server
 		for _, mode := range []string{"RBAC", "AlwaysAllow"} {
 			server, err := b.securedLeasesvc(ctx, cluster, files, mode)
 			if err != nil {
@@ -42,7 +42,7 @@ func measureAuthorization(ctx context.Context, b *bench) ([]row, error) {
 			}
 			defer server.Stop()
 			servers = append(servers, server)
-			contenders = append(contenders, &contender{name: mode, pid: server.PID(), plan: plan{
+			contenders = append(contenders, &contender{name: mode, pid: server.Process().PID(), plan: plan{
 				Address: server.GRPC, Class: "bench", Connections: 16, Streams: 64, Holders: 1, TLS: files.clients, ServerName: "leasesvc",
 			}})
 		}
@@ -72,7 +72,7 @@ func measureAuthorization(ctx context.Context, b *bench) ([]row, error) {
 }
 
 // reviewsOf returns how many requests to kube-apiserver a server has made to authorize callers.
-func reviewsOf(ctx context.Context, server *child.Server) (float64, error) {
+func reviewsOf(ctx context.Context, server *server.Server) (float64, error) {
 	text, err := server.Get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
@@ -131,14 +131,14 @@ func clientTLS(files identity.Files, serverName string) (*tls.Config, error) {
 }
 
 // securedLeasesvc starts a server of a cluster of its own, so that it leads all shards.
-func (b *bench) securedLeasesvc(ctx context.Context, cluster *devcluster.Cluster, files tlsFiles, mode string) (*child.Server, error) {
+func (b *bench) securedLeasesvc(ctx context.Context, cluster *devcluster.Cluster, files tlsFiles, mode string) (*server.Server, error) {
 	client, err := clientTLS(files.clients[0], "leasesvc")
 	if err != nil {
 		return nil, err
 	}
 	log := filepath.Join(b.logDir, fmt.Sprintf("%s-leasesvc-%s.log", b.part, mode))
-	return child.StartServer(ctx, cluster, child.ServerConfig{
-		Name: "leasesvc", BinDir: b.binDir, Log: log, Client: client,
+	return server.Run(ctx, server.Config{
+		ControlPlane: cluster, Service: "leasesvc", BinDir: b.binDir, Log: log, Client: client,
 		Args: []string{
 			"--cluster=bench-" + strings.ToLower(mode), "--authorization-mode=" + mode, benchClass, shortInterval,
 			"--tls-cert-file=" + files.server.CertFile, "--tls-key-file=" + files.server.KeyFile, "--client-ca-file=" + files.server.CAFile,

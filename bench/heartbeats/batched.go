@@ -21,7 +21,7 @@ func measureBatched(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer ours.Stop()
-		c.pid, c.plan = ours.PID(), plan{Address: ours.GRPC, Class: "node", Connections: 4, Streams: 1, Holders: holders}
+		c.pid, c.plan = ours.Process().PID(), plan{Address: ours.GRPC, Class: "node", Connections: 4, Streams: 1, Holders: holders}
 		return takeTurns(ctx, []*contender{c}, 1, order{For: either(b, 10*time.Second, 3*time.Second)})
 	})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
@@ -41,7 +41,7 @@ func (b *bench) runContenders(ctx context.Context, p plan, turns int, turn order
 		}
 		defer etcd.Kill()
 		contenders = []*contender{
-			{name: "leasesvc", pid: ours.PID(), plan: p.at(ours.GRPC)},
+			{name: "leasesvc", pid: ours.Process().PID(), plan: p.at(ours.GRPC)},
 			{name: "bare echo", pid: bare.PID(), plan: p.at(bareAddress)},
 			{name: "etcd LeaseKeepAlive", pid: etcd.PID(), plan: p.at(etcdAddress)},
 		}
@@ -98,7 +98,7 @@ var errUnanswered = errors.New("no heartbeat was answered")
 func spentOn(beats func() (int64, error), pids ...int) (cost, error) {
 	var c cost
 	begin := time.Now()
-	cpu, err := child.Spent(func() (err error) {
+	cpu, err := childprocess.Spent(func() (err error) {
 		c.beats, err = beats()
 		return err
 	}, pids...)

@@ -12,8 +12,9 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -108,7 +109,7 @@ func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, wr
 // controller, with its defaults except for the rate limit of its requests.
 func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing detection, err error) {
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		manager, err := child.Start(child.Config{
+		manager, err := childprocess.Start(childprocess.Config{
 			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: filepath.Join(b.logDir, "kube-controller-manager.log"),
 			Args: []string{
 				"--kubeconfig=" + cluster.Kubeconfig(), "--controllers=node-lifecycle-controller", "--leader-elect=false",
@@ -158,7 +159,7 @@ func observeNodes(ctx context.Context, cluster *devcluster.Cluster, nodes []*sim
 }
 
 // streamers returns nodes that each beat over their own stream.
-func streamers(ctx context.Context, replica *child.Server, names []string) (nodes []*simulatedNode, leave func(), err error) {
+func streamers(ctx context.Context, replica *server.Server, names []string) (nodes []*simulatedNode, leave func(), err error) {
 	connection, err := dial(replica.GRPC)
 	if err != nil {
 		return nil, nil, err

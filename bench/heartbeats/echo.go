@@ -14,8 +14,9 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
 // echoVariable holds an address. It makes this binary serve the bare echo there.
@@ -28,17 +29,11 @@ type echo struct {
 	leasev1.UnimplementedHeartbeatServiceServer
 }
 
-func startEcho(b *bench) (process *child.Child, address string, err error) {
-	program, err := os.Executable()
-	if err != nil {
+func startEcho(b *bench) (process *childprocess.Child, address string, err error) {
+	if address, err = devcluster.FreeAddress(); err != nil {
 		return nil, "", err
 	}
-	if address, err = child.FreeAddress(); err != nil {
-		return nil, "", err
-	}
-	process, err = child.Start(child.Config{
-		Path: program, Env: []string{echoVariable + "=" + address}, Log: filepath.Join(b.logDir, b.part+"-echo.log"),
-	})
+	process, err = childprocess.Start(childprocess.Config{Env: []string{echoVariable + "=" + address}, Log: filepath.Join(b.logDir, b.part+"-echo.log")})
 	return process, address, err
 }
 

@@ -14,8 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -103,8 +104,8 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 }
 
 // runFleet opens the fleet's streams, waits for all Leases, and measures.
-func (b *bench) runFleet(ctx context.Context, kube kubernetes.Interface, replica *child.Server, size fleetSize) (f fleet, err error) {
-	pids, err := child.Children("etcd", "kube-apiserver")
+func (b *bench) runFleet(ctx context.Context, kube kubernetes.Interface, replica *server.Server, size fleetSize) (f fleet, err error) {
+	pids, err := childprocess.Children("etcd", "kube-apiserver")
 	if err != nil {
 		return f, err
 	}
@@ -142,8 +143,8 @@ func (b *bench) runFleet(ctx context.Context, kube kubernetes.Interface, replica
 		return f, err
 	}
 	var ours time.Duration
-	others, err := child.Spent(func() (err error) {
-		ours, err = replica.Spent(func() error {
+	others, err := childprocess.Spent(func() (err error) {
+		ours, err = replica.Process().Spent(func() error {
 			pause(ctx, time.Until(before.at.Add(size.refresh)))
 			return ctx.Err()
 		})
@@ -167,7 +168,7 @@ type writeCount struct {
 	writes, changes float64
 }
 
-func countWrites(ctx context.Context, kube kubernetes.Interface, replica *child.Server) (c writeCount, err error) {
+func countWrites(ctx context.Context, kube kubernetes.Interface, replica *server.Server) (c writeCount, err error) {
 	c.at = time.Now()
 	if c.writes, err = leaseWrites(ctx, kube); err != nil {
 		return c, err

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // memoryTarget is the allowed memory of a holder in bytes, beyond its connection.
@@ -99,7 +99,7 @@ func fill(ctx context.Context, streams []*stream, holders int) error {
 }
 
 // footprintOf reads the memory after the process has settled and collected its garbage.
-func footprintOf(ctx context.Context, server *child.Server) (footprint, error) {
+func footprintOf(ctx context.Context, server *server.Server) (footprint, error) {
 	pause(ctx, 2*time.Second)
 	var f footprint
 	for range 2 { // objects with a finalizer need a second collection
@@ -112,7 +112,7 @@ func footprintOf(ctx context.Context, server *child.Server) (footprint, error) {
 		}
 	}
 	var err error
-	f.resident, err = server.Resident()
+	f.resident, err = server.Process().Resident()
 	return f, err
 }
 

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // sessionsOf returns the number of a replica's sessions in a state.
-func sessionsOf(ctx context.Context, server *child.Server, state string) (int, error) {
+func sessionsOf(ctx context.Context, server *server.Server, state string) (int, error) {
 	text, err := fetch(ctx, "http://"+server.Admin+"/metrics")
 	if err != nil {
 		return 0, err

@@ -15,7 +15,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // measurePuts returns the cost of a kubelet's Lease write in kube-apiserver and etcd together.
 func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Duration) (cost, error) {
-	pids, err := child.Children("etcd", "kube-apiserver")
+	pids, err := childprocess.Children("etcd", "kube-apiserver")
 	if err != nil {
 		return cost{}, err
 	}

@@ -7,8 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // noRegistrationLimit disables the rate limit of registrations where their rate is not measured.
@@ -25,7 +26,7 @@ func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) e
 }
 
 // leasesvc starts a replica that accepts as many streams per connection as the other servers.
-func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*child.Server, error) {
+func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*server.Server, error) {
 	log, err := os.CreateTemp(b.logDir, b.part+"-leasesvc-*.log")
 	if err != nil {
 		return nil, err
@@ -33,18 +34,18 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	if err := log.Close(); err != nil {
 		return nil, err
 	}
-	return child.StartServer(ctx, cluster, child.ServerConfig{
-		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
+	return server.Run(ctx, server.Config{
+		ControlPlane: cluster, Service: "leasesvc", BinDir: b.binDir, Log: log.Name(),
 		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-registrations-per-second=10000000", "--unlimited-loopback"}, args...),
 	})
 }
 
 // bareEtcd starts an etcd without TLS, like the other contenders.
-func (b *bench) bareEtcd() (process *child.Child, address string, err error) {
-	if address, err = child.FreeAddress(); err != nil {
+func (b *bench) bareEtcd() (process *childprocess.Child, address string, err error) {
+	if address, err = devcluster.FreeAddress(); err != nil {
 		return nil, "", err
 	}
-	peers, err := child.FreeAddress()
+	peers, err := devcluster.FreeAddress()
 	if err != nil {
 		return nil, "", err
 	}
@@ -52,7 +53,7 @@ func (b *bench) bareEtcd() (process *child.Child, address string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	process, err = child.Start(child.Config{
+	process, err = childprocess.Start(childprocess.Config{
 		Path: filepath.Join(b.assets, "etcd"), Log: filepath.Join(dir, "log"),
 		Args: []string{
 			"--data-dir=" + filepath.Join(dir, "data"), "--listen-client-urls=http://" + address, "--advertise-client-urls=http://" + address,

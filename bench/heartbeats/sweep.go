@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -60,7 +60,7 @@ type expiry struct {
 }
 
 // expire sends the last beat of every holder and counts the expired sessions.
-func expire(ctx context.Context, server *child.Server, streamSet *streamSet, holders int) (expiry, error) {
+func expire(ctx context.Context, server *server.Server, streamSet *streamSet, holders int) (expiry, error) {
 	begin := time.Now()
 	var group errgroup.Group
 	for _, beat := range streamSet.beats {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/agent"
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -49,7 +49,7 @@ func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer seen.close()
-		var replicas []*child.Server
+		var replicas []*server.Server
 		for range 2 {
 			replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
 			if err != nil {
@@ -90,7 +90,7 @@ func holderNames(count int) []string {
 }
 
 // populate starts agents that send beats for holders, and returns a function that stops them.
-func populate(ctx context.Context, replicas []*child.Server, names []string, perAgent int) (leave func()) {
+func populate(ctx context.Context, replicas []*server.Server, names []string, perAgent int) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group errgroup.Group
 	var targets []string
@@ -120,7 +120,7 @@ func populate(ctx context.Context, replicas []*child.Server, names []string, per
 
 // kill waits until all sessions exist and are stable, kills the first replica, and waits until the
 // other one has all of them.
-func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int) (takeover, error) {
+func (b *bench) kill(ctx context.Context, replicas []*server.Server, holders int) (takeover, error) {
 	if err := awaitAlive(ctx, replicas, holders); err != nil {
 		return takeover{}, err
 	}
@@ -156,7 +156,7 @@ func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int)
 }
 
 // awaitAlive waits until the replicas together have the number of sessions.
-func awaitAlive(ctx context.Context, replicas []*child.Server, holders int) error {
+func awaitAlive(ctx context.Context, replicas []*server.Server, holders int) error {
 	for end := time.Now().Add(2 * retryTimeout); ; {
 		sum := 0
 		for _, replica := range replicas {

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // contender is a program that mirrors Endpoints. Its value is its column in a table.
@@ -24,16 +25,16 @@ func (c contender) String() string {
 
 // contending is a running contender.
 type contending struct {
-	*child.Child
+	*childprocess.Child
 	// server is nil for upstream.
-	server *child.Server
+	server *server.Server
 }
 
 // start starts the contender beside a cluster. It waits for the readiness of slicesvc only.
 func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Cluster) (*contending, error) {
 	log := filepath.Join(b.logDir, b.world.name+"-"+c.String()+".log")
 	if c == upstream {
-		manager, err := child.Start(child.Config{
+		manager, err := childprocess.Start(childprocess.Config{
 			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: log,
 			Args: []string{
 				"--kubeconfig=" + cluster.Kubeconfig(), "--controllers=endpointslice-mirroring-controller", "--leader-elect=false",
@@ -45,12 +46,12 @@ func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Clus
 		}
 		return &contending{Child: manager}, nil
 	}
-	server, err := child.StartServer(ctx, cluster, child.ServerConfig{
-		Name: "slicesvc", BinDir: b.binDir, Log: log,
+	server, err := server.Run(ctx, server.Config{
+		ControlPlane: cluster, Service: "slicesvc", BinDir: b.binDir, Log: log,
 		Args: []string{"--loops=*,endpointslice-mirroring", "--kube-api-qps=500", "--kube-api-burst=1000"},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &contending{Child: server.Child, server: server}, nil
+	return &contending{Child: server.Process(), server: server}, nil
 }

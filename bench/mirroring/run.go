@@ -162,9 +162,11 @@ func (a *worldRun) account(ctx context.Context, process *contending, measured *s
 	if measured.cpu, err = process.CPU(); err != nil {
 		return err
 	}
-	if measured.peak, err = process.Peak(); err != nil {
+	used, err := process.Usage()
+	if err != nil {
 		return err
 	}
+	measured.peak = used.Peak
 	measured.writes, err = a.writtenSince(ctx, before)
 	return err
 }

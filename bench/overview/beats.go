@@ -14,7 +14,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // load describes one pattern of heartbeats.
@@ -29,7 +29,7 @@ type load struct {
 
 // measureBeats sends heartbeats of holders without a Node. leasesvc writes no Lease for them, so
 // the figure contains only the heartbeat.
-func measureBeats(ctx context.Context, cfg config, lease *child.Server) ([]row, error) {
+func measureBeats(ctx context.Context, cfg config, lease *server.Server) ([]row, error) {
 	var rows []row
 	for _, l := range []load{
 		{name: "100 connections × 100 streams × 1 holder at 1 s", connections: 100, streams: 100, holders: 1, between: time.Second, perSecondFloor: 8000},
@@ -37,7 +37,7 @@ func measureBeats(ctx context.Context, cfg config, lease *child.Server) ([]row, 
 		{name: "4 connections × 1 stream × 256 holders, as fast as it goes", connections: 4, streams: 1, holders: 256, perSecondFloor: 1000},
 	} {
 		var beats int64
-		cpu, err := lease.Spent(func() (err error) {
+		cpu, err := lease.Process().Spent(func() (err error) {
 			beats, err = l.run(ctx, lease.GRPC, cfg.beatFor)
 			return err
 		})

@@ -8,10 +8,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
 	"github.com/trivet-dev/trivet/bench/internal/sliceview"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // measureFlips creates 50 Services with 100 Pods each, flips the readiness of Pods at a constant
 // rate, and measures the CPU time of slicesvc and the latency of the flips. `make bench-slices`
 // compares the same with other programs.
-func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *child.Server) ([]row, error) {
+func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *server.Server) ([]row, error) {
 	began := time.Now()
 	pods, err := podset.Create(ctx, kube, benchServices, podsPerService)
 	if err != nil {
@@ -41,14 +41,14 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 		latencies pace.Latencies
 		rate      float64
 	)
-	cpu, err := slice.Spent(func() (err error) {
+	cpu, err := slice.Process().Spent(func() (err error) {
 		latencies, rate, err = pods.Flip(ctx, pace.Steady{Count: cfg.flips, Rate: cfg.flipRate}, view)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	resident, err := slice.Resident()
+	resident, err := slice.Process().Resident()
 	return []row{
 		{what: "50 services × 100 pods: creating the pods until every one is in a slice", figure: fmt.Sprintf("%.1f s", setUp.Seconds())},
 		{what: fmt.Sprintf("%d readiness flips at %.0f/s: slicesvc's CPU", cfg.flips, rate),

@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // measureServers starts a control plane and the three servers, and loads one server after the
@@ -29,10 +29,10 @@ func measureServers(ctx context.Context, cfg config) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers := map[string]*child.Server{}
+	servers := map[string]*server.Server{}
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		started, err := child.StartServer(ctx, cluster, child.ServerConfig{
-			Name: name, BinDir: cfg.binDir, Log: filepath.Join(dir, name+".log"), Args: extraFlags(name),
+		started, err := server.Run(ctx, server.Config{
+			ControlPlane: cluster, Service: name, BinDir: cfg.binDir, Log: filepath.Join(dir, name+".log"), Args: extraFlags(name),
 		})
 		if err != nil {
 			return nil, err
@@ -59,10 +59,10 @@ func extraFlags(name string) []string {
 	return nil
 }
 
-func measureMemory(servers map[string]*child.Server) ([]row, error) {
+func measureMemory(servers map[string]*server.Server) ([]row, error) {
 	var rows []row
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		resident, err := servers[name].Resident()
+		resident, err := servers[name].Process().Resident()
 		if err != nil {
 			return nil, err
 		}

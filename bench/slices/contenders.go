@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // contender is a program that writes slices. Its value is its column in a table.
@@ -26,17 +26,13 @@ func (c contender) String() string {
 }
 
 // start starts the contender beside a cluster, without a wait for its readiness.
-func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Cluster) (*child.Child, error) {
+func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Cluster) (*childprocess.Child, error) {
 	log := filepath.Join(b.logDir, b.world.name+"-"+strings.ReplaceAll(c.String(), " ", "-")+".log")
 	switch c {
 	case floor:
-		program, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		return child.Start(child.Config{Path: program, Env: []string{floorVariable + "=" + cluster.Kubeconfig()}, Log: log})
+		return childprocess.Start(childprocess.Config{Env: []string{floorVariable + "=" + cluster.Kubeconfig()}, Log: log})
 	case upstream:
-		manager, err := child.Start(child.Config{
+		manager, err := childprocess.Start(childprocess.Config{
 			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: log,
 			Args: []string{
 				"--kubeconfig=" + cluster.Kubeconfig(), "--controllers=endpointslice-controller", "--leader-elect=false",
@@ -48,12 +44,12 @@ func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Clus
 		}
 		return manager, nil
 	default:
-		server, err := child.StartServer(ctx, cluster, child.ServerConfig{
-			Name: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
+		server, err := server.Run(ctx, server.Config{
+			ControlPlane: cluster, Service: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
 		})
 		if err != nil {
 			return nil, err
 		}
-		return server.Child, nil
+		return server.Process(), nil
 	}
 }

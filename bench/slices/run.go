@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
 	"github.com/trivet-dev/trivet/bench/internal/sliceview"
 	"github.com/trivet-dev/trivet/bench/internal/slicewrites"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
@@ -111,7 +111,7 @@ func (a *worldRun) takeTurns(ctx context.Context) error {
 	for _, turn := range []struct {
 		contender contender
 		fresh     bool // starts without slices
-		measure   func(context.Context, contender, *child.Child) error
+		measure   func(context.Context, contender, *childprocess.Child) error
 	}{
 		{contender: upstream, fresh: true, measure: a.measureFlips},
 		{contender: floor, measure: a.measureFlips},
@@ -127,7 +127,7 @@ func (a *worldRun) takeTurns(ctx context.Context) error {
 }
 
 // turn runs a contender from its start to its end.
-func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure func(context.Context, contender, *child.Child) error) error {
+func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure func(context.Context, contender, *childprocess.Child) error) error {
 	if err := a.set.Restore(ctx); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure fu
 	return errors.Join(measure(ctx, c, process), context.Cause(ctx))
 }
 
-func (a *worldRun) coldStart(ctx context.Context, process *child.Child, wall time.Duration, before int) (*cold, error) {
+func (a *worldRun) coldStart(ctx context.Context, process *childprocess.Child, wall time.Duration, before int) (*cold, error) {
 	cpu, err := process.CPU()
 	if err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (a *worldRun) coldStart(ctx context.Context, process *child.Child, wall tim
 	return &cold{wall: wall, cpu: cpu, writes: writes - before, resident: resident}, err
 }
 
-func (a *worldRun) measureFlips(ctx context.Context, c contender, process *child.Child) (err error) {
+func (a *worldRun) measureFlips(ctx context.Context, c contender, process *childprocess.Child) (err error) {
 	a.progress("%v: %d flips at %d/s…", c, a.world.flips.Count, a.world.flips.Rate)
 	if _, _, err := a.set.Flip(ctx, pace.Steady{Count: warmUp, Rate: warmUp}, a.view); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (a *worldRun) measureFlips(ctx context.Context, c contender, process *child
 	return errors.Join(err, a.view.Exact(ctx, a.set))
 }
 
-func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *child.Child) (err error) {
+func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *childprocess.Child) (err error) {
 	if a.world.massChange == nil {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (a *worldRun) settle(ctx context.Context, ideal int) error {
 }
 
 // spent runs work and returns the CPU time of the process and the writes of slices during it.
-func (a *worldRun) spent(ctx context.Context, process *child.Child, work func() error) (cpu time.Duration, writes int, err error) {
+func (a *worldRun) spent(ctx context.Context, process *childprocess.Child, work func() error) (cpu time.Duration, writes int, err error) {
 	before, err := slicewrites.Count(ctx, a.kube)
 	if err != nil {
 		return 0, 0, err

@@ -18,11 +18,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
 	"github.com/trivet-dev/trivet/bench/internal/sliceview"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 const (
@@ -94,15 +95,15 @@ func (s *scaleRun) measure(ctx context.Context, one scale) error {
 	if err := s.set.Restore(ctx); err != nil {
 		return err
 	}
-	var replicas []*child.Server
+	var replicas []*server.Server
 	defer func() {
 		for _, replica := range replicas {
 			replica.Stop()
 		}
 	}()
 	for i := range one.replicas {
-		replica, err := child.StartServer(ctx, s.cluster, child.ServerConfig{
-			Name: "slicesvc", BinDir: s.binDir, Log: filepath.Join(s.logDir, fmt.Sprintf("scale-%d-%d-%d.log", one.replicas, one.watchers, i)),
+		replica, err := server.Run(ctx, server.Config{
+			ControlPlane: s.cluster, Service: "slicesvc", BinDir: s.binDir, Log: filepath.Join(s.logDir, fmt.Sprintf("scale-%d-%d-%d.log", one.replicas, one.watchers, i)),
 		})
 		if err != nil {
 			return err
@@ -135,8 +136,8 @@ type usage struct {
 	writes int
 }
 
-func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*child.Server, watching *watchers) error {
-	servers, err := child.Children("kube-apiserver")
+func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*server.Server, watching *watchers) error {
+	servers, err := childprocess.Children("kube-apiserver")
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*chil
 	}
 	delivered := watching.events.Load()
 	var latencies pace.Latencies
-	serverCPU, err := child.Spent(func() (err error) {
+	serverCPU, err := childprocess.Spent(func() (err error) {
 		latencies, _, err = s.set.Flip(ctx, s.flips, s.view)
 		return errors.Join(err, s.view.Exact(ctx, s.set))
 	}, servers...)
@@ -160,7 +161,7 @@ func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*chil
 	total := 0
 	var writes, cpu, memory []string
 	for i, replica := range replicas {
-		resident, err := replica.Resident()
+		resident, err := replica.Process().Resident()
 		if err != nil {
 			return err
 		}
@@ -180,11 +181,11 @@ func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*chil
 	return nil
 }
 
-func used(ctx context.Context, replicas []*child.Server) ([]usage, error) {
+func used(ctx context.Context, replicas []*server.Server) ([]usage, error) {
 	all := make([]usage, len(replicas))
 	for i, replica := range replicas {
 		var err error
-		if all[i].cpu, err = replica.CPU(); err != nil {
+		if all[i].cpu, err = replica.Process().CPU(); err != nil {
 			return nil, err
 		}
 		writes, err := sum(ctx, replica, "trivet_slice_changes_total")
@@ -197,7 +198,7 @@ func used(ctx context.Context, replicas []*child.Server) ([]usage, error) {
 }
 
 // awaitShards waits until every replica leads Services.
-func awaitShards(ctx context.Context, replicas []*child.Server) error {
+func awaitShards(ctx context.Context, replicas []*server.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for _, replica := range replicas {
@@ -217,7 +218,7 @@ func awaitShards(ctx context.Context, replicas []*child.Server) error {
 }
 
 // sum adds up the values of a metric of a replica over its labels.
-func sum(ctx context.Context, replica *child.Server, metric string) (float64, error) {
+func sum(ctx context.Context, replica *server.Server, metric string) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+replica.Admin+"/metrics", nil)
 	if err != nil {
 		return 0, err

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 )
 
 // event is a message of a candidate with the time at which this process read it.
@@ -104,13 +104,5 @@ func (p *process) failure() error {
 
 var errLeft = errors.New("its standard output was closed")
 
-// cpu returns the CPU time of the candidate so far, from the kernel's clock of the process. The
-// ticks in /proc are too coarse for a process that sleeps most of the time.
-func (p *process) cpu() (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED: the CPU time of all threads
-	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^p.command.Process.Pid<<3|scheduled), &used); err != nil {
-		return 0, fmt.Errorf("CPU clock of candidate %s: %w", p.config.ID, err)
-	}
-	return time.Duration(used.Nano()), nil
-}
+// cpu returns the CPU time of the candidate so far.
+func (p *process) cpu() (time.Duration, error) { return childprocess.CPU(p.command.Process.Pid) }

@@ -120,7 +120,7 @@ func (f *fixture) measure(t *testing.T, what string, during func() attackResult)
 		defer f.server.question(t, "profile", &ok)
 	}
 	f.fleet.question(t, "begin", &ok)
-	begin, used := time.Now(), f.server.cpu(t)
+	begin, used := time.Now(), f.server.usage(t).CPU
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -129,7 +129,7 @@ func (f *fixture) measure(t *testing.T, what string, during func() attackResult)
 		for {
 			var heap int
 			f.server.question(t, "heap", &heap)
-			m.memory, m.heap = max(m.memory, f.server.memory(t)), max(m.heap, heap)
+			m.memory, m.heap = max(m.memory, int(f.server.usage(t).Resident)), max(m.heap, heap)
 			select {
 			case <-done:
 				return
@@ -138,7 +138,7 @@ func (f *fixture) measure(t *testing.T, what string, during func() attackResult)
 		}
 	})
 	m.result = during()
-	m.cpu = float64(f.server.cpu(t)-used) / float64(time.Since(begin))
+	m.cpu = float64(f.server.usage(t).CPU-used) / float64(time.Since(begin))
 	close(done)
 	watching.Wait()
 	f.fleet.question(t, "end", &m.noticed)

@@ -9,14 +9,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 )
 
 // roleVariable names what a child process does, settingsVariable has its settings as JSON, and
@@ -133,44 +131,14 @@ func (p *process) question(t *testing.T, text string, answer any) {
 	}
 }
 
-// memory returns the resident memory of the process, in bytes.
-func (p *process) memory(t *testing.T) int {
+// usage returns what the process uses.
+func (p *process) usage(t *testing.T) childprocess.Usage {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "statm"))
-	if err != nil {
-		t.Error(err)
-		return 0
-	}
-	fields := strings.Fields(string(text))
-	pages, err := strconv.Atoi(fields[1])
+	u, err := childprocess.UsageOf(p.pid)
 	if err != nil {
 		t.Error(err)
 	}
-	return pages * os.Getpagesize()
-}
-
-// ticksPerSecond is the unit of times in /proc.
-const ticksPerSecond = 100
-
-// cpu returns the processor time that the process has used.
-func (p *process) cpu(t *testing.T) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "stat"))
-	if err != nil {
-		t.Error(err)
-		return 0
-	}
-	_, after, _ := strings.Cut(string(text), ") ") // the name of the program
-	fields := strings.Fields(after)
-	var ticks int
-	for _, field := range fields[11:13] { // utime and stime
-		value, err := strconv.Atoi(field)
-		if err != nil {
-			t.Error(err)
-		}
-		ticks += value
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond
+	return u
 }
 
 // clientTLS returns the configuration of a client. Without a CertFile it has no certificate.

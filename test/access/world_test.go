@@ -1,10 +1,7 @@
 package access
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,21 +15,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -45,6 +40,7 @@ const (
 
 // world has the four servers with their real certificates and roles, and what issues credentials.
 type world struct {
+	lab  *worldtest.World
 	dir  string
 	kube kubernetes.Interface // an administrator's
 	// own is the authority of Trivet's servers. foreign is another one whose client certificates
@@ -71,9 +67,6 @@ func newWorld(t testing.TB) *world {
 // startAll starts the four servers and returns once all of them are ready.
 func (w *world) startAll(t testing.TB) {
 	t.Helper()
-	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), deploy.Files(), "base", "components/node-health"); err != nil {
-		t.Fatal(err)
-	}
 	w.makeSubjects(t)
 	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
 	bootstrap.AdvertiseAddress, gate.HTTPListen = "192.0.2.1", "127.0.0.1:0"
@@ -88,7 +81,8 @@ func (w *world) startAll(t testing.TB) {
 // newEmptyWorld starts no server.
 func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, http: map[string]func() string{}, log: &testkit.LogBuffer{}}
+	lab := worldtest.New(t, worldtest.Config{Name: "access", Plain: true, Roles: []string{"base", "components/node-health"}})
+	w := &world{lab: lab, dir: lab.Dir, kube: lab.Kube, addresses: map[string]string{}, http: map[string]func() string{}, log: &testkit.LogBuffer{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the servers said:\n%s", w.log)
@@ -135,45 +129,25 @@ func (w *world) files(t testing.TB, issuer *certs.Authority, leaf certs.Leaf, pe
 // start runs a server under its service account, as deploy/ does.
 func (w *world) start(t testing.TB, program process.Program) {
 	t.Helper()
-	user, groups := roles.User(program.Name)
-	kubeconfig := filepath.Join(w.dir, "kubeconfig-"+program.Name)
-	if err := testkit.Cluster(t).WriteKubeconfig(kubeconfig, user, groups...); err != nil {
-		t.Fatal(err)
-	}
-	w.addresses[program.Name] = w.run(t, program, kubeconfig).GRPCAddress
+	w.addresses[program.Name] = w.run(t, program, "").GRPCAddress
 }
 
-// run starts a server and returns where it listens.
+// run starts a server and returns where it listens. Without a kubeconfig it has the rights of its
+// roles.
 func (w *world) run(t testing.TB, program process.Program, kubeconfig string) term.Member {
 	t.Helper()
-	cluster := testkit.Cluster(t)
-	cfg := process.DefaultConfig(program)
-	cfg.Cluster = "access"
-	cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.RPC.TLS = w.files(t, w.own, certs.ServerLeaf(program.Name, roles.Namespace, "cluster.local"), w.clients)
-	cfg.RPC.PeerCAFile = w.ownFile
-	cfg.Kube.Kubeconfig = kubeconfig
-	cfg.Etcd.Endpoints = cluster.EtcdEndpoints()
-	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()
-	if program.Name == "leasesvc" {
-		cfg.Loops = append(cfg.Loops, "node-health")
-	}
-	if w.limits != nil {
-		cfg.Limits = w.limits
-	}
-	cfg.Runtime = process.Runtime{LogLevel: observe.NewLogLevel(cfg.Log), Flags: map[string]string{"cluster": cfg.Cluster}}
 	program.Build = w.seen(program.Build)
-	server, err := process.New(cfg, program, slog.New(slog.NewTextHandler(io.Writer(w.log), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("%s: %v", program.Name, err)
+	server := w.lab.RunInProcess(t, program, w.log, func(cfg *process.Config) {
+		cfg.RPC.Insecure, cfg.RPC.PeerCAFile = false, w.ownFile
+		cfg.RPC.TLS = w.files(t, w.own, certs.ServerLeaf(program.Name, roles.Namespace, "cluster.local"), w.clients)
+		if kubeconfig != "" {
+			cfg.Kube.Kubeconfig = kubeconfig
+		}
+		if program.Name == worldtest.Leasesvc {
+			cfg.Loops = append(cfg.Loops, "node-health")
+		}
+		if w.limits != nil {
+			cfg.Limits = w.limits
 		}
 	})
 	w.http[program.Name] = func() string { return server.Member().AdminAddress }
@@ -199,23 +173,7 @@ func (w *world) awaitReady(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	testkit.Eventually(t, time.Minute, func() error {
-		reply, err := gatewayv1.NewClusterServiceClient(conn).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
-		if err != nil {
-			return err
-		}
-		var problems []error
-		for _, service := range reply.GetStatus().GetServices() {
-			replicas := service.GetReplicas()
-			if service.GetLedShardCount() < service.GetShardCount() || len(replicas) != 1 || !replicas[0].GetStatus().GetReady() {
-				problems = append(problems, fmt.Errorf("%s is not ready: %v", service.GetService(), service))
-			}
-		}
-		if len(reply.GetStatus().GetServices()) != len(w.addresses) {
-			problems = append(problems, errors.New("not all servers are registered"))
-		}
-		return errors.Join(problems...)
-	})
+	worldtest.Await(t, time.Minute, worldtest.OneOfEach(conn))
 }
 
 // makeSubjects makes the Nodes, the agents' Pods, and the bindings of users to the shipped roles.

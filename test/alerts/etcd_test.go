@@ -34,7 +34,7 @@ func fullEtcd(w *world) func() {
 	alarm := func(action pb.AlarmRequest_AlarmAction) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		status, err := w.etcd.Status(ctx, w.cluster.EtcdEndpoints()[0])
+		status, err := w.etcd.Status(ctx, w.lab.Cluster.EtcdEndpoints()[0])
 		if err == nil {
 			_, err = pb.NewMaintenanceClient(w.etcd.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{
 				Action: action, MemberID: status.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,

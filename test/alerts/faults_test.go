@@ -23,7 +23,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 // fault is an entry of the table.
@@ -48,29 +52,29 @@ func faults() []fault {
 	return []fault{
 		{Alert: "TrivetReplicaDown", What: "one of two replicas of slicesvc is killed", Inject: func(w *world) func() {
 			r := w.of("slicesvc")[1]
-			r.kill()
+			r.Kill()
 			return func() { w.mustStart(r) }
 		}},
 		{Alert: "TrivetServerDown", What: "both replicas of slicesvc are killed", Inject: func(w *world) func() {
 			for _, r := range w.of("slicesvc") {
-				r.kill()
+				r.Kill()
 			}
 			return func() { w.mustStart(w.of("slicesvc")...) }
 		}, Also: map[string]string{"TrivetReplicaDown": "each replica is down too"}},
 		{Alert: "TrivetNoLeader", What: "both replicas of bootstrapsvc are cut from etcd", Inject: func(w *world) func() {
 			for _, r := range w.of("bootstrapsvc") {
-				r.cutEtcd(true)
+				r.ToEtcd.Disconnect(true)
 			}
 			return func() {
 				for _, r := range w.of("bootstrapsvc") {
-					r.cutEtcd(false)
+					r.ToEtcd.Disconnect(false)
 				}
 			}
 		}, Also: map[string]string{"TrivetReplicaUnready": "a replica without etcd is not ready"}},
 		{Alert: "TrivetReplicaUnready", What: "one of two replicas of leasesvc is cut from etcd", Inject: func(w *world) func() {
 			r := w.of("leasesvc")[1]
-			r.cutEtcd(true)
-			return func() { r.cutEtcd(false) }
+			r.ToEtcd.Disconnect(true)
+			return func() { r.ToEtcd.Disconnect(false) }
 		}},
 		{Alert: "TrivetLoopFails", What: "the slice of default/kubernetes is deleted, and kube-apiserver refuses to create it", Inject: refusedSlice,
 			Also: map[string]string{"TrivetReplicaUnready": loopFails}},
@@ -88,28 +92,26 @@ func faults() []fault {
 			Also: map[string]string{"TrivetCertificateExpires": "twelve hours are less than seven days"}},
 		{Alert: "TrivetCertificateReloadFails", What: "the key of leasesvc is replaced by one of another certificate", Inject: func(w *world) func() {
 			r := w.of("leasesvc")[0]
-			pair, err := w.authority.Issue(certs.ClientLeaf("other"), leafLifetime, time.Now())
-			if err == nil {
-				err = replaceFile(r.file("tls.key"), pair.KeyPEM)
-			}
+			pair, err := w.lab.PKI.Authority().Issue(certs.ClientLeaf("other"), leafLifetime, time.Now())
 			w.must(err)
-			return func() { w.reissue(r, w.authority, leafLifetime) }
+			identitytest.Replace(w, w.lab.ServerFiles(r.Service, 0).KeyFile, pair.KeyPEM)
+			return func() { w.setLifetime(r, leafLifetime) }
 		}},
 		{Alert: "TrivetHandshakesFail", What: "a client with a certificate of a foreign authority tries twice a second", Inject: foreignClient},
 		{Alert: "TrivetAccessReviewsFail", What: "kube-apiserver refuses the access reviews of one replica of slicesvc", Inject: func(w *world) func() {
-			return w.of("slicesvc")[0].kube.Refuse(func(r faultproxy.Request) bool {
+			return w.of("slicesvc")[0].ToKube.Refuse(func(r faultproxy.Request) bool {
 				return r.Resource == "subjectaccessreviews" || r.Resource == "tokenreviews"
 			}, 500, metav1.StatusReasonInternalError)
 		}},
 		{Alert: "TrivetConnectionsRefused", What: "a client opens 100 connections to the gateway, which accepts 40", Inject: manyConnections},
 		{Alert: "TrivetAuditRecordsLost", What: "the audit log of one replica of leasesvc is full and cannot become a backup", Inject: fullAuditLog},
 		{Alert: "TrivetAPIServerNotReady", What: "one of two kube-apiservers is not ready", Inject: func(w *world) func() {
-			return w.of("bootstrapsvc")[1].kube.Refuse(readyz, 503, metav1.StatusReasonServiceUnavailable)
+			return w.of("bootstrapsvc")[1].ToKube.Refuse(readyz, 503, metav1.StatusReasonServiceUnavailable)
 		}, Also: map[string]string{"TrivetReplicaUnready": "the bootstrapsvc beside it does not lead"}},
 		{Alert: "TrivetNoAPIServer", What: "neither kube-apiserver is ready", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("bootstrapsvc") {
-				stops = append(stops, r.kube.Refuse(readyz, 503, metav1.StatusReasonServiceUnavailable))
+				stops = append(stops, r.ToKube.Refuse(readyz, 503, metav1.StatusReasonServiceUnavailable))
 			}
 			return func() { each(stops) }
 		}, Also: map[string]string{"TrivetAPIServerNotReady": "each of them is not ready", "TrivetReplicaUnready": "each bootstrapsvc stands beside one of them"}},
@@ -145,7 +147,7 @@ func faults() []fault {
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("leasesvc") {
-				stops = append(stops, r.kube.Hang(faultproxy.Resource("leases", "update", "patch", "create")))
+				stops = append(stops, r.ToKube.Hang(faultproxy.Resource("leases", "update", "patch", "create")))
 			}
 			return func() { each(stops) }
 		}, Slow: time.Minute},
@@ -175,7 +177,7 @@ func faults() []fault {
 		{Alert: "TrivetSliceWatchSilent", What: "the Pod watches and lists of slicesvc are silent", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("slicesvc") {
-				stops = append(stops, r.kube.HoldEvents(faultproxy.Resource("pods")), r.kube.Hang(faultproxy.Resource("pods", "list", "watch")))
+				stops = append(stops, r.ToKube.HoldEvents(faultproxy.Resource("pods")), r.ToKube.Hang(faultproxy.Resource("pods", "list", "watch")))
 			}
 			return func() { each(stops) }
 		}, Slow: 3 * time.Minute},
@@ -198,10 +200,10 @@ func (w *world) must(err error) {
 	}
 }
 
-func (w *world) mustStart(replicas ...*replica) {
+func (w *world) mustStart(replicas ...*worldtest.Replica) {
 	w.Helper()
 	for _, r := range replicas {
-		w.must(r.start())
+		w.must(r.Start())
 	}
 }
 
@@ -209,7 +211,7 @@ func (w *world) mustStart(replicas ...*replica) {
 func (w *world) refuse(service string, match faultproxy.Match, code int, reason metav1.StatusReason) (stop func()) {
 	var stops []func()
 	for _, r := range w.of(service) {
-		stops = append(stops, r.kube.Refuse(match, code, reason))
+		stops = append(stops, r.ToKube.Refuse(match, code, reason))
 	}
 	return func() { each(stops) }
 }
@@ -222,7 +224,7 @@ func (w *world) repeat(period time.Duration, do func(context.Context)) (stop fun
 		defer close(ended)
 		for ctx.Err() == nil {
 			do(ctx)
-			pause(ctx, period)
+			testkit.Pause(ctx, period)
 		}
 	})
 	return func() { cancel(); <-ended }
@@ -248,18 +250,19 @@ func revokedSessions(w *world) func() {
 func shortCertificate(lifetime time.Duration) func(*world) func() {
 	return func(w *world) func() {
 		r := w.of("leasesvc")[0]
-		w.reissue(r, w.authority, lifetime)
-		return func() { w.reissue(r, w.authority, leafLifetime) }
+		w.setLifetime(r, lifetime)
+		return func() { w.setLifetime(r, leafLifetime) }
 	}
 }
 
 func foreignClient(w *world) func() {
 	foreign, err := certs.NewAuthority("foreign", leafLifetime, time.Now())
 	w.must(err)
-	files := w.clientOf(foreign, "stranger")
+	files, err := w.lab.PKI.FilesFrom(foreign, "foreign-stranger", certs.ClientLeaf("stranger"))
+	w.must(err)
 	certificate, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	w.must(err)
-	address := w.of("leasesvc")[0].listen
+	address := w.of("leasesvc")[0].GRPC
 	return w.repeat(500*time.Millisecond, func(ctx context.Context) {
 		dialer := tls.Dialer{Config: &tls.Config{
 			InsecureSkipVerify: true, NextProtos: []string{"h2"},
@@ -275,7 +278,7 @@ func foreignClient(w *world) func() {
 }
 
 func manyConnections(w *world) func() {
-	address := w.gateway().listen
+	address := w.gateway().GRPC
 	var kept []net.Conn
 	stop := w.repeat(time.Second, func(ctx context.Context) {
 		for len(kept) > 0 {
@@ -299,7 +302,7 @@ func manyConnections(w *world) func() {
 // fullAuditLog makes each write fail: the file is full, and no backup can be made of it.
 func fullAuditLog(w *world) func() {
 	r := w.of("leasesvc")[1]
-	path := filepath.Join(r.auditDir(), "audit.log")
+	path := w.auditLog(r.Name)
 	// A backup cannot replace a folder that is not empty.
 	w.must(os.MkdirAll(filepath.Join(path+".1", "occupied"), 0o700))
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
@@ -307,11 +310,11 @@ func fullAuditLog(w *world) func() {
 	_, err = file.Write(make([]byte, 1<<20))
 	w.must(errors.Join(err, file.Close()))
 	// The process counts what it writes itself, so it is started again.
-	w.must(r.stop())
+	w.must(r.Stop())
 	w.mustStart(r)
 	stranger := w.client("stranger")
 	stop := w.repeat(time.Second, func(ctx context.Context) {
-		conn, err := rpcclient.Dial(r.listen, rpcclient.Config{TLS: stranger}, slog.New(slog.DiscardHandler))
+		conn, err := rpcclient.Dial(r.GRPC, rpcclient.Config{TLS: stranger}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return
 		}
@@ -370,8 +373,8 @@ func refusedAutomaticRepair(w *world) func() {
 	ctx := context.Background()
 	restart := func(autoRepair string) {
 		for _, r := range w.of("bootstrapsvc") {
-			w.must(r.stop())
-			r.args = append(r.args, "--auto-repair="+autoRepair)
+			w.must(r.Stop())
+			r.Change(func(c *childprocess.Config) { c.Args = append(c.Args, "--auto-repair="+autoRepair) })
 			w.mustStart(r)
 			w.await(startTimeout, w.works)
 		}
@@ -421,7 +424,7 @@ func manyNodePorts(w *world) func() {
 func cutAgents(w *world) func() {
 	cut := func(is bool) {
 		for _, r := range w.of("leasesvc") {
-			r.agents.Disconnect(is)
+			r.Calls.Disconnect(is)
 		}
 	}
 	cut(true)
@@ -431,7 +434,7 @@ func cutAgents(w *world) func() {
 func heldNodes(w *world) func() {
 	var stops []func()
 	for _, r := range w.of("leasesvc") {
-		stops = append(stops, r.kube.Hang(faultproxy.Resource("leases", "get", "list")))
+		stops = append(stops, r.ToKube.Hang(faultproxy.Resource("leases", "get", "list")))
 	}
 	dead := w.fleet.Nodes()[:nodeCount*2/3]
 	for _, node := range dead {
@@ -473,7 +476,7 @@ func waitingServices(w *world) func() {
 	ctx := context.Background()
 	var stops []func()
 	for _, r := range w.of("slicesvc") {
-		stops = append(stops, r.kube.Hang(faultproxy.Resource("endpointslices", "create", "update", "patch")))
+		stops = append(stops, r.ToKube.Hang(faultproxy.Resource("endpointslices", "create", "update", "patch")))
 	}
 	name := func(i int) string { return fmt.Sprintf("waiting-%03d", i) }
 	const count = 150

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/test/internal/promtest"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -108,14 +109,14 @@ func (w *world) try(f fault) result {
 	defer undo()
 	if f.Alert == "" {
 		undo()
-		pause(context.Background(), quietTime)
+		testkit.Pause(context.Background(), quietTime)
 	} else {
 		var err error
 		limit := max(f.Slow, detection) + w.rule(f.Alert).waits()
 		if row.fired, err = w.metrics.AwaitFiring(context.Background(), f.Alert, limit); err != nil {
 			w.Errorf("%v; its expression: %s", err, w.rule(f.Alert).Expr)
 		}
-		pause(context.Background(), watchOn)
+		testkit.Pause(context.Background(), watchOn)
 		undo()
 		undone := time.Now()
 		w.awaitNothing()

@@ -3,18 +3,13 @@ package alerts
 import (
 	"context"
 	"flag"
-	"os"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 var (
@@ -27,36 +22,10 @@ var (
 	pictures       = flag.String("alerts.pictures", "", "folder for the pictures of the dashboards")
 )
 
-const (
-	// serviceVariable makes the test binary run a service instead of the tests.
-	serviceVariable = "TRIVET_ALERTS_SERVICE"
-	// panicHeader makes the handler of a call panic.
-	panicHeader = "test-panic"
-)
+// panicHeader makes the handler of a call panic.
+const panicHeader = "test-panic"
 
-func TestMain(m *testing.M) {
-	if service := os.Getenv(serviceVariable); service != "" {
-		os.Exit(process.Main(os.Args[1:], panicking(program(service))))
-	}
-	testkit.Main(m)
-}
-
-func program(service string) process.Program {
-	switch service {
-	case "leasesvc":
-		cfg := leasesvc.DefaultConfig()
-		return leasesvc.Program(&cfg)
-	case "bootstrapsvc":
-		cfg := bootstrapsvc.DefaultConfig()
-		return bootstrapsvc.Program(&cfg)
-	case "slicesvc":
-		cfg := slicesvc.DefaultConfig()
-		return slicesvc.Program(&cfg)
-	default:
-		cfg := gateway.DefaultConfig()
-		return gateway.Program(&cfg)
-	}
-}
+func TestMain(m *testing.M) { worldtest.Main(m, panicking) }
 
 // panicking returns a program whose unary handlers panic if a caller asks for it.
 func panicking(p process.Program) process.Program {

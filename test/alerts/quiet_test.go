@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // promtoolOnly are the alerts that no fault of this package makes fire, each with a reason.
@@ -24,12 +26,12 @@ func realTime() map[string]time.Duration {
 func quiet() []fault {
 	return []fault{
 		{What: "nothing happens", Inject: func(*world) func() {
-			pause(context.Background(), 20*time.Second)
+			testkit.Pause(context.Background(), 20*time.Second)
 			return func() {}
 		}},
 		{What: "a rolling update", Inject: func(w *world) func() {
-			for _, r := range w.replicas {
-				w.must(r.stop())
+			for _, r := range w.lab.Replicas {
+				w.must(r.Stop())
 				w.mustStart(r)
 				w.await(startTimeout, w.works)
 			}
@@ -51,8 +53,8 @@ func quiet() []fault {
 			return func() { w.live(node, "boot-after-"+w.stamp()) }
 		}},
 		{What: "all certificates are renewed", Inject: func(w *world) func() {
-			for _, r := range w.replicas {
-				w.reissue(r, w.authority, leafLifetime)
+			for _, r := range w.lab.Replicas {
+				w.setLifetime(r, leafLifetime)
 			}
 			return func() {}
 		}},
@@ -62,7 +64,7 @@ func quiet() []fault {
 func crash(service string) func(*world) func() {
 	return func(w *world) func() {
 		r, _ := w.leader(service)
-		r.kill()
+		r.Kill()
 		w.mustStart(r)
 		return func() {}
 	}

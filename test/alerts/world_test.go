@@ -2,12 +2,10 @@ package alerts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,20 +15,15 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/trivet-dev/trivet/agent"
-	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/test/internal/promtest"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 const (
@@ -39,6 +32,8 @@ const (
 	nodeCount   = 12
 	// startTimeout is well above the time until all servers work on a loaded machine.
 	startTimeout = 4 * time.Minute
+	// leafLifetime is far beyond the threshold of TrivetCertificateExpires.
+	leafLifetime = certs.LeafLifetime
 	// nodeGrace is a fifth of the default, so that a dead node is noticed as fast as other faults.
 	nodeGrace = 10 * time.Second
 )
@@ -49,17 +44,12 @@ func advertised() []string { return []string{"10.99.0.1", "10.99.0.2"} }
 // world is one control plane with all servers, nodes and Prometheus.
 type world struct {
 	*testing.T
-	dir       string
-	cluster   *devcluster.Cluster
-	peer      *devcluster.Peer
-	kube      kubernetes.Interface // an administrator's
-	etcd      *clientv3.Client
-	authority *certs.Authority
-	ca        string
-	replicas  []*replica
-	fleet     *simulate.Fleet
-	operator  *grpc.ClientConn // to the gateway
-	metrics   *promtest.Server
+	lab      *worldtest.World
+	kube     kubernetes.Interface // an administrator's
+	etcd     *clientv3.Client
+	fleet    *simulate.Fleet
+	operator *grpc.ClientConn // to the gateway
+	metrics  *promtest.Server
 
 	background sync.WaitGroup
 	context    context.Context
@@ -71,39 +61,20 @@ type world struct {
 // newWorld starts everything, and returns when all of it works.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir(), agents: map[string]context.CancelFunc{}}
-	w.startControlPlane()
+	w := &world{T: t, agents: map[string]context.CancelFunc{}, lab: worldtest.New(t, worldtest.Config{
+		Name: clusterName, Own: &devcluster.Config{AdvertiseAddress: advertised()[0]}, Peers: advertised()[1:], Proxies: true,
+		Roles: []string{"base", "components/node-health", "components/taint-eviction", "components/endpointslice-mirroring"},
+	})}
+	w.kube, w.etcd = w.lab.Kube, w.lab.Etcd
 	ctx, end := context.WithCancel(context.Background())
 	w.context = ctx
 	t.Cleanup(func() {
 		end()
 		w.background.Wait()
-		if t.Failed() {
-			for _, r := range w.replicas {
-				t.Logf("%s said last:\n%s", r.name, r.lastLines())
-			}
-		}
 	})
-	var err error
-	if w.authority, err = certs.NewAuthority("trivet", 10*365*24*time.Hour, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	w.ca = filepath.Join(w.dir, "ca.crt")
-	if err := replaceFile(w.ca, w.authority.CertPEM()); err != nil {
-		t.Fatal(err)
-	}
 	w.makeObjects(ctx)
 	w.makeReplicas()
-	t.Cleanup(func() { // before their proxies, which wait for open watches
-		for _, r := range w.replicas {
-			r.kill()
-		}
-	})
-	for _, r := range w.replicas {
-		if err := r.start(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.lab.Start()
 	for _, name := range w.fleet.Nodes() {
 		w.live(name, "boot-1")
 	}
@@ -119,39 +90,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) startControlPlane() {
-	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	var err error
-	if w.cluster, err = devcluster.Start(ctx, devcluster.Config{AdvertiseAddress: advertised()[0]}); err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() {
-		if err := w.cluster.Stop(); err != nil {
-			w.Error(err)
-		}
-	})
-	if w.peer, err = w.cluster.AddAPIServer(ctx, devcluster.PeerConfig{AdvertiseAddress: advertised()[1]}); err != nil {
-		w.Fatal(err)
-	}
-	if w.etcd, err = w.cluster.EtcdClient(); err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = w.etcd.Close() })
-	config := w.cluster.RESTConfig()
-	config.WarningHandler, config.QPS = rest.NoWarnings{}, -1
-	if w.kube, err = kubernetes.NewForConfig(config); err != nil {
-		w.Fatal(err)
-	}
-}
-
-// makeObjects writes the shipped roles, their users, and a simulated cluster.
+// makeObjects writes the users of the shipped roles, and a simulated cluster.
 func (w *world) makeObjects(ctx context.Context) {
 	w.Helper()
-	if err := roles.Apply(ctx, w.cluster.RESTConfig(), deploy.Files(), "base", "components/node-health", "components/taint-eviction", "components/endpointslice-mirroring"); err != nil {
-		w.Fatal(err)
-	}
 	for user, role := range map[string]string{"trivet:metrics": "trivet-metrics", "operator": "trivet-operator"} {
 		_, err := w.kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "test-" + role},
@@ -171,25 +112,39 @@ func (w *world) makeObjects(ctx context.Context) {
 func (w *world) makeReplicas() {
 	w.Helper()
 	for n := range 2 {
-		w.newReplica("leasesvc", n, "--loops=*,node-health,taint-eviction", "--shards=8",
+		w.add(worldtest.Leasesvc, n, "--loops=*,node-health,taint-eviction", "--shards=8",
 			"--heartbeat-interval=1s", "--heartbeat-grace-period=4s", "--lease-duration=10s", "--lease-renew-interval=2s",
 			"--node-monitor-grace-period="+nodeGrace.String(), "--node-startup-grace-period="+nodeGrace.String())
-		w.newReplica("bootstrapsvc", n, "--auto-repair=off") // repairs are those of the faults
-		w.newReplica("slicesvc", n, "--loops=*,endpointslice-mirroring", "--shards=8")
+		w.add(worldtest.Bootstrapsvc, n, "--apiserver-advertise-address="+advertised()[n], "--apiserver-port=6443",
+			"--auto-repair=off") // repairs are those of the faults
+		w.add(worldtest.Slicesvc, n, "--loops=*,endpointslice-mirroring", "--shards=8")
 	}
-	w.newReplica("gateway", 0, "--http-listen=", "--max-connections=40")
+	w.add(worldtest.Gateway, 0, "--http-listen=", "--max-connections=40")
+}
+
+// add adds a replica with an audit log of its own.
+func (w *world) add(service string, number int, args ...string) {
+	w.Helper()
+	path := w.auditLog(fmt.Sprintf("%s-%d", service, number))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		w.Fatal(err)
+	}
+	w.lab.Add(service, number, append([]string{"--audit-log-file=" + path, fmt.Sprintf("--audit-log-max-bytes=%d", 1<<20), "--audit-log-backups=1"}, args...)...)
+}
+
+// auditLog is the path of the audit log of a replica, in a folder of its own.
+func (w *world) auditLog(replica string) string {
+	return filepath.Join(w.lab.Dir, "audit", replica, "audit.log")
 }
 
 // of returns the replicas of a service.
-func (w *world) of(service string) []*replica {
-	return slices.DeleteFunc(slices.Clone(w.replicas), func(r *replica) bool { return r.service != service })
-}
+func (w *world) of(service string) []*worldtest.Replica { return w.lab.Of(service) }
 
-func (w *world) gateway() *replica { return w.of("gateway")[0] }
+func (w *world) gateway() *worldtest.Replica { return w.of(worldtest.Gateway)[0] }
 
 func (w *world) targets() (all []promtest.Target) {
-	for _, r := range w.replicas {
-		all = append(all, promtest.Target{Job: r.service, Pod: r.name, Address: r.admin})
+	for _, r := range w.lab.Replicas {
+		all = append(all, promtest.Target{Job: r.Service, Pod: r.Name, Address: r.Admin})
 	}
 	return all
 }
@@ -197,30 +152,22 @@ func (w *world) targets() (all []promtest.Target) {
 // client returns the files of a user.
 func (w *world) client(user string, groups ...string) identity.Files {
 	w.Helper()
-	return w.clientOf(w.authority, user, groups...)
-}
-
-func (w *world) clientOf(issuer *certs.Authority, user string, groups ...string) identity.Files {
-	w.Helper()
-	// A fault's own directory goes with it, and an agent reads its files again for each connection.
-	dir, err := os.MkdirTemp(w.dir, "client-")
-	if err != nil {
-		w.Fatal(err)
-	}
-	files := identity.Files{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), CAFile: w.ca}
-	pair, err := issuer.Issue(certs.ClientLeaf(user, groups...), leafLifetime, time.Now())
-	if err == nil {
-		err = errors.Join(replaceFile(files.KeyFile, pair.KeyPEM), replaceFile(files.CertFile, pair.CertPEM))
-	}
+	files, err := w.lab.PKI.Files(user, certs.ClientLeaf(user, groups...))
 	if err != nil {
 		w.Fatal(err)
 	}
 	return files
 }
 
-func (w *world) dial(to *replica, files identity.Files) *grpc.ClientConn {
+// setLifetime gives a replica a new certificate.
+func (w *world) setLifetime(r *worldtest.Replica, lifetime time.Duration) {
 	w.Helper()
-	conn, err := rpcclient.Dial(to.listen, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
+	w.must(w.lab.PKI.SetLifetime(r.Name, lifetime))
+}
+
+func (w *world) dial(to *worldtest.Replica, files identity.Files) *grpc.ClientConn {
+	w.Helper()
+	conn, err := rpcclient.Dial(to.GRPC, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -231,35 +178,10 @@ func (w *world) dial(to *replica, files identity.Files) *grpc.ClientConn {
 // live lets the agent of a node beat.
 func (w *world) live(node, boot string) {
 	w.Helper()
-	var targets []string
-	for _, r := range w.of("leasesvc") {
-		targets = append(targets, r.listen)
-	}
-	files := w.client("system:node:"+node, "system:nodes")
-	a, err := agent.New(agent.Config{
-		Targets: targets, Cluster: clusterName, Name: "alerts",
-		Dial: func(target string) (*grpc.ClientConn, error) { // of Targets, or what a replica advertises
-			for _, r := range w.of("leasesvc") {
-				if r.listen == target {
-					target = r.agents.Addr()
-				}
-			}
-			return rpcclient.Dial(target, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
-		},
-		Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(w.context)
-	ended := make(chan struct{})
-	w.background.Go(func() {
-		defer close(ended)
-		_ = a.Run(ctx)
-	})
+	end := w.lab.Beat(node, boot)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.agents[node] = func() { cancel(); <-ended }
+	w.agents[node] = end
 }
 
 // die ends the agent of a node, and its kubelet falls silent.
@@ -278,39 +200,10 @@ func (w *world) isSilent(node string) bool {
 }
 
 // works returns an error unless every shard has a leader and every replica is ready.
-func (w *world) works(ctx context.Context) error {
-	for _, r := range w.replicas {
-		if r.ended() {
-			w.Fatalf("%s has ended:\n%s", r.name, r.lastLines())
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	reply, err := gatewayv1.NewClusterServiceClient(w.operator).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
-	if err != nil {
-		return err
-	}
-	ready := map[string]int{}
-	for _, service := range reply.GetStatus().GetServices() {
-		if service.GetLedShardCount() < service.GetShardCount() {
-			return fmt.Errorf("%s: %d of %d shards have a leader", service.GetService(), service.GetLedShardCount(), service.GetShardCount())
-		}
-		for _, replica := range service.GetReplicas() {
-			if replica.GetStatus().GetReady() {
-				ready[service.GetService()]++
-			}
-		}
-	}
-	for _, r := range w.replicas {
-		if want := len(w.of(r.service)); ready[r.service] < want {
-			return fmt.Errorf("%d replicas of %s are ready, want %d", ready[r.service], r.service, want)
-		}
-	}
-	return nil
-}
+func (w *world) works(ctx context.Context) error { return w.lab.Working(w.operator)(ctx) }
 
 // leader returns the replica that holds the most terms of a service, and those that hold fewer.
-func (w *world) leader(service string) (leads *replica, follows []*replica) {
+func (w *world) leader(service string) (leads *worldtest.Replica, follows []*worldtest.Replica) {
 	w.Helper()
 	w.await(time.Minute, func(ctx context.Context) error {
 		held, err := w.metrics.Now(ctx, fmt.Sprintf("trivet_terms_held{job=%q}", service))
@@ -325,7 +218,7 @@ func (w *world) leader(service string) (leads *replica, follows []*replica) {
 		}
 		leads, follows = nil, nil
 		for _, r := range w.of(service) {
-			if r.name == best.Labels["pod"] {
+			if r.Name == best.Labels["pod"] {
 				leads = r
 			} else {
 				follows = append(follows, r)
@@ -342,36 +235,5 @@ func (w *world) leader(service string) (leads *replica, follows []*replica) {
 // await polls a condition until it holds, and fails the test with its last error after a time.
 func (w *world) await(within time.Duration, condition func(context.Context) error) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	for {
-		err := condition(ctx)
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			w.Fatalf("not within %v: %v", within, err)
-		}
-		pause(ctx, 200*time.Millisecond)
-	}
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-func loadConfig(t testing.TB, kubeconfig string) *rest.Config {
-	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.QPS = -1
-	return config
+	worldtest.Await(w.T, within, condition)
 }

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +23,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 // stirred is how long the servers are kept busy before an unused grant counts as one too many.
@@ -143,28 +143,9 @@ func start(t *testing.T, in place, program process.Program, loops ...string) *gr
 	if err := in.cluster.WriteKubeconfig(kubeconfig, username(program.Name), "system:serviceaccounts"); err != nil {
 		t.Fatal(err)
 	}
-	cfg := process.DefaultConfig(program)
-	cfg.RPC.Listen, cfg.RPC.Insecure, cfg.Admin.Listen = "127.0.0.1:0", true, "127.0.0.1:0"
-	cfg.Kube.Kubeconfig = kubeconfig
-	cfg.Loops = append(cfg.Loops, loops...)
-	cfg.Etcd.Endpoints = in.cluster.EtcdEndpoints()
-	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = in.cluster.EtcdFiles()
-	var said strings.Builder
-	server, err := process.New(cfg, program, slog.New(slog.NewTextHandler(&said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("%s: %v", program.Name, err)
-		}
-		if t.Failed() {
-			t.Logf("%s said:\n%s", program.Name, said.String())
-		}
+	w := worldtest.New(t, worldtest.Config{Name: "default", On: in.cluster, Plain: true})
+	server := w.RunInProcess(t, program, t.Output(), func(cfg *process.Config) {
+		cfg.Kube.Kubeconfig, cfg.Loops = kubeconfig, append(cfg.Loops, loops...)
 	})
 	conn, err := rpcclient.Dial(server.Member().GRPCAddress, rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
 	if err != nil {

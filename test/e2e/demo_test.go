@@ -41,7 +41,7 @@ func TestUp_DemoBreaksAndRestoresAndKilledLeavesNoProcess(t *testing.T) {
 	endpointsAre(t, kube, "app-001", true)
 
 	up.commands(t, []string{"suspended process", "suspended kube-apiserver-2"}, "trivet-lab break service leasesvc", "trivet-lab break apiserver")
-	below := children(t, up.command.Process.Pid)
+	below := children(t, up.PID())
 	if len(below) < 9 {
 		t.Errorf("children = %v, want etcd, two kube-apiservers and six replicas", below)
 	}

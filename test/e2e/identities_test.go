@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -20,14 +20,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/gobuild"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 // identities issues the certificates of all processes of this binary's tests. Its methods are safe
 // for concurrent use.
 type identities struct {
-	dir       string
-	authority *certs.Authority
-	caFile    string
+	*worldtest.PKI
 	// admin is an administrator of the cluster, peer a server. A peer may read while a
 	// kube-apiserver is away.
 	admin, peer identity.Files
@@ -41,36 +40,13 @@ func newIdentities() (*identities, error) {
 	if err != nil {
 		return nil, err
 	}
-	authority, err := certs.NewAuthority("trivet", time.Hour, time.Now())
+	pki, err := worldtest.NewPKI(filepath.Join(filepath.Dir(executable), "certificates"), "trivet")
 	if err != nil {
 		return nil, err
 	}
-	i := &identities{dir: filepath.Join(filepath.Dir(executable), "certificates"), authority: authority}
-	i.caFile = filepath.Join(i.dir, "ca.crt")
-	if err := os.MkdirAll(i.dir, 0o700); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(i.caFile, authority.CertPEM(), 0o600); err != nil {
-		return nil, err
-	}
-	if i.admin, err = i.issue("admin", certs.ClientLeaf("admin", "system:masters")); err != nil {
-		return nil, err
-	}
-	i.peer, err = i.issue("peer", certs.ClientLeaf("trivet:test", certs.ServerGroup))
-	return i, err
-}
-
-// issue writes a certificate and its key, which replace those of the same name.
-func (i *identities) issue(name string, leaf certs.Leaf) (identity.Files, error) {
-	pair, err := i.authority.Issue(leaf, time.Hour, time.Now())
-	if err != nil {
-		return identity.Files{}, err
-	}
-	files := identity.Files{CertFile: filepath.Join(i.dir, name+".crt"), KeyFile: filepath.Join(i.dir, name+".key"), CAFile: i.caFile}
-	if err := os.WriteFile(files.CertFile, pair.CertPEM, 0o600); err != nil {
-		return identity.Files{}, err
-	}
-	return files, os.WriteFile(files.KeyFile, pair.KeyPEM, 0o600)
+	admin, err1 := pki.Files("admin", certs.ClientLeaf("admin", "system:masters"))
+	peer, err2 := pki.Files("peer", certs.ClientLeaf("trivet:test", certs.ServerGroup))
+	return &identities{PKI: pki, admin: admin, peer: peer}, errors.Join(err1, err2)
 }
 
 // identitiesOf returns the identities.
@@ -94,7 +70,7 @@ func serverFlags(t *testing.T, cluster *devcluster.Cluster, name string) []strin
 		t.Fatal(errRoles)
 	}
 	i := identitiesOf(t)
-	files, err := i.issue(fmt.Sprintf("%s-%d", name, servers.Add(1)), certs.ServerLeaf(name, roles.Namespace, "cluster.local"))
+	files, err := i.Files(fmt.Sprintf("%s-%d", name, servers.Add(1)), certs.ServerLeaf(name, roles.Namespace, "cluster.local"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -258,7 +258,7 @@ func beat(t *testing.T, nodes []string, targets ...string) {
 		running.Wait()
 	})
 	for _, node := range nodes {
-		files, err := identitiesOf(t).issue("node-"+node, certs.NodeLeaf(node))
+		files, err := identitiesOf(t).Files("node-"+node, certs.NodeLeaf(node))
 		if err != nil {
 			t.Fatal(err)
 		}

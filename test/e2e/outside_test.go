@@ -25,7 +25,7 @@ import (
 func checkOutside(t *testing.T, server *running) {
 	t.Helper()
 	i := identitiesOf(t)
-	node, err := i.issue("node-outside", certs.NodeLeaf("outside"))
+	node, err := i.Files("node-outside", certs.NodeLeaf("outside"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func checkOutside(t *testing.T, server *running) {
 		"a node":         {node, codes.OK, codes.PermissionDenied},
 		"administrator":  {i.admin, codes.OK, codes.OK},
 	} {
-		conn := dialOutside(t, server.grpc, i.caFile, c.files)
+		conn := dialOutside(t, server.grpc, i.admin.CAFile, c.files)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		services, err := listServices(ctx, conn)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
@@ -23,11 +23,10 @@ import (
 
 // running is a command that was started.
 type running struct {
-	command *exec.Cmd
-	output  *testkit.LogBuffer
-	ended   chan struct{}
-	admin   string // address of the admin server, for servers
-	grpc    string
+	*childprocess.Child
+	log   string
+	admin string // address of the admin server, for servers
+	grpc  string
 }
 
 // run starts a command; it is killed with its children when the test ends, if it still runs. What
@@ -35,25 +34,19 @@ type running struct {
 func run(t *testing.T, name string, args ...string) *running {
 	t.Helper()
 	temporary := t.TempDir()
-	r := &running{
-		command: exec.Command(gobuild.Command(t, name), args...),
-		output:  &testkit.LogBuffer{}, ended: make(chan struct{}),
-	}
-	r.command.Stdout, r.command.Stderr = r.output, r.output
-	r.command.Env = append(os.Environ(), "TMPDIR="+temporary, "XDG_RUNTIME_DIR="+temporary)
-	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := r.command.Start(); err != nil {
+	r := &running{log: filepath.Join(temporary, name+".log")}
+	var err error
+	r.Child, err = childprocess.Start(childprocess.Config{
+		Path: gobuild.Command(t, name), Args: args, Log: r.log, Env: []string{"TMPDIR=" + temporary, "XDG_RUNTIME_DIR=" + temporary},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		defer close(r.ended)
-		_ = r.command.Wait() // the exit code is read from ProcessState
-	}()
 	t.Cleanup(func() {
-		_ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL) // usually gone already
-		<-r.ended
+		_ = syscall.Kill(-r.PID(), syscall.SIGKILL) // usually gone already
+		<-r.Exited()
 		if t.Failed() {
-			t.Logf("%s %s said:\n%s", name, strings.Join(args, " "), r.output)
+			t.Logf("%s %s said:\n%s", name, strings.Join(args, " "), r.output())
 		}
 	})
 	return r
@@ -74,10 +67,18 @@ func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...strin
 	return r
 }
 
-// said returns nil once the command has said the text, and an error while it has not; an ended
-// command is a final one.
+// output returns all that the command has said.
+func (r *running) output() string {
+	text, err := os.ReadFile(r.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// said returns nil once the command has said the text, and an error while it has not.
 func (r *running) said(text string) error {
-	if strings.Contains(r.output.String(), text) {
+	if strings.Contains(r.output(), text) {
 		return nil
 	}
 	return fmt.Errorf("has not said %q", text)
@@ -96,17 +97,15 @@ func (r *running) ready() error {
 
 // stop sends a signal and returns the exit code; it fails the test when the command does not end in
 // time.
-func (r *running) stop(t *testing.T, signal os.Signal, within time.Duration) int {
+func (r *running) stop(t *testing.T, signal syscall.Signal, within time.Duration) int {
 	t.Helper()
-	if err := r.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := r.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatal(err)
 	}
-	select {
-	case <-r.ended:
-	case <-time.After(within):
-		t.Fatalf("still running %v after %v", within, signal)
+	if err := r.Wait(within); err != nil {
+		t.Fatal(err)
 	}
-	return r.command.ProcessState.ExitCode()
+	return r.ExitCode()
 }
 
 // fetch gets a URL as an administrator.

@@ -69,12 +69,12 @@ func hasSlice(t *testing.T, kube kubernetes.Interface, namespace, service string
 func TestServers_EveryMistakeIsToldAtOnce(t *testing.T) {
 	server := run(t, "slicesvc", "--listen=0.0.0.0:7603", "--insecure", "--max-endpoints-per-slice=0",
 		"--loops=endless", "--nonsense=1", "--kubeconfig=/does/not/exist")
-	<-server.ended
-	if code := server.command.ProcessState.ExitCode(); code != 64 {
+	<-server.Exited()
+	if code := server.ExitCode(); code != 64 {
 		t.Errorf("exit code = %d, want 64", code)
 	}
 	for _, flag := range []string{"--insecure", "--max-endpoints-per-slice", "--nonsense", "/does/not/exist", "endless"} {
-		if !strings.Contains(server.output.String(), flag) {
+		if !strings.Contains(server.output(), flag) {
 			t.Errorf("the mistake about %s is not told", flag)
 		}
 	}

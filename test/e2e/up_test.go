@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func startUp(t *testing.T, args ...string) *running {
 // field reads a value from the lines that `trivet-lab up` prints when it is ready.
 func (r *running) field(t *testing.T, name string) string {
 	t.Helper()
-	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+(\S+)$`).FindStringSubmatch(r.output.String())
+	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+(\S+)$`).FindStringSubmatch(r.output())
 	if match == nil {
 		t.Fatalf("trivet-lab up does not say %q", name)
 	}
@@ -78,11 +79,11 @@ func TestUp_EveryServiceWorksAndNothingIsLeft(t *testing.T) {
 	t.Run("slicesvc keeps every Service's slices", func(t *testing.T) { slicesAreKept(t, kube) })
 	t.Run("the suggested commands work", func(t *testing.T) { suggestedStatusWorks(t, up) })
 
-	below := children(t, up.command.Process.Pid)
+	below := children(t, up.PID())
 	if len(below) < 2 {
 		t.Fatalf("children = %v, want at least etcd and kube-apiserver", below)
 	}
-	if code := up.stop(t, os.Interrupt, time.Minute); code != 0 {
+	if code := up.stop(t, syscall.SIGINT, time.Minute); code != 0 {
 		t.Errorf("exit code = %d after Ctrl-C, want 0", code)
 	}
 	for _, pid := range below {
@@ -187,7 +188,7 @@ func slicesAreKept(t *testing.T, kube kubernetes.Interface) {
 func suggestedStatusWorks(t *testing.T, up *running) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	curl := regexp.MustCompile(`(?m)^  curl (.*)$`).FindStringSubmatch(up.output.String())
+	curl := regexp.MustCompile(`(?m)^  curl (.*)$`).FindStringSubmatch(up.output())
 	if curl == nil {
 		t.Fatal("trivet-lab up suggests no curl command")
 	}
@@ -229,7 +230,7 @@ func openPage(t *testing.T, address string) (page string, client *http.Client) {
 // lineOf returns a line that `trivet-lab up` prints when it is ready.
 func (r *running) lineOf(t *testing.T, name string) string {
 	t.Helper()
-	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+.*$`).FindString(r.output.String())
+	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+.*$`).FindString(r.output())
 	if match == "" {
 		t.Fatalf("trivet-lab up does not say %q", name)
 	}
@@ -239,8 +240,8 @@ func (r *running) lineOf(t *testing.T, name string) string {
 func TestUp_WithoutBinariesSaysWhatToDo(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", "")
 	up := run(t, "trivet-lab", "up", "--free-ports", "--assets-dir", t.TempDir())
-	<-up.ended
-	if code := up.command.ProcessState.ExitCode(); code != 1 {
+	<-up.Exited()
+	if code := up.ExitCode(); code != 1 {
 		t.Errorf("exit code = %d, want 1", code)
 	}
 	if err := up.said("make assets"); err != nil {

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"log/slog"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -29,15 +26,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/roles"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -56,6 +51,7 @@ const (
 // world is the services with a gateway on a control plane, and two namespaces.
 type world struct {
 	*testing.T
+	lab *worldtest.World
 	// whole is the test that the steps are parts of: their objects stay until its end.
 	whole *testing.T
 	dir   string
@@ -78,13 +74,12 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, whole: t, dir: t.TempDir(), log: &testkit.LogBuffer{}, admin: map[string]string{}, grpc: map[string]string{}, conns: map[string]*grpc.ClientConn{}}
-	cluster := testkit.Cluster(t)
-	config := cluster.RESTConfig()
+	w.lab = worldtest.New(t, worldtest.Config{Plain: true, Roles: []string{"base", "components/node-health", "components/endpointslice-mirroring"}})
+	config := w.lab.Cluster.RESTConfig()
 	config.ContentType, config.WarningHandler, config.QPS = runtime.ContentTypeProtobuf, rest.NoWarnings{}, -1
 	var err error
 	w.kube, err = kubernetes.NewForConfig(config)
 	w.must(err)
-	w.must(roles.Apply(t.Context(), config, deploy.Files(), "base", "components/node-health", "components/endpointslice-mirroring"))
 	t.Cleanup(func() {
 		if strings.Contains(w.log.String(), "panic") {
 			t.Error("a server has panicked")
@@ -94,6 +89,7 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	w.tenant, w.neighbour = testkit.Namespace(t, w.kube), testkit.Namespace(t, w.kube)
+	w.lab.Name = clusterName + "-" + w.tenant
 	w.node = w.makeNode("honest", func(*corev1.Node) {})
 	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
 	lease.Shards, slice.Shards = 8, 8
@@ -116,36 +112,18 @@ func newWorld(t *testing.T) *world {
 // start runs a server with the rights of its roles, and ends it after the test.
 func (w *world) start(program process.Program) {
 	w.Helper()
-	cluster := testkit.Cluster(w)
-	kubeconfig := filepath.Join(w.dir, "kubeconfig-"+program.Name)
-	user, groups := roles.User(program.Name)
-	w.must(cluster.WriteKubeconfig(kubeconfig, user, groups...))
-	cfg := process.DefaultConfig(program)
-	cfg.Cluster, cfg.RPC.Insecure = clusterName+"-"+w.tenant, true
-	cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.Kube.Kubeconfig = kubeconfig
-	cfg.Etcd.Endpoints = cluster.EtcdEndpoints()
-	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()
-	switch program.Name {
-	case "leasesvc":
-		cfg.Loops = append(cfg.Loops, "node-health", "taint-eviction")
-	case "slicesvc":
-		cfg.Loops = append(cfg.Loops, "endpointslice-mirroring")
-	}
-	server, err := process.New(cfg, program, slog.New(slog.NewTextHandler(io.Writer(w.log), nil)))
-	w.must(err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }()
-	w.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			w.Errorf("%s: %v", program.Name, err)
+	server := w.lab.RunInProcess(w, program, w.log, func(cfg *process.Config) {
+		switch program.Name {
+		case worldtest.Leasesvc:
+			cfg.Loops = append(cfg.Loops, "node-health", "taint-eviction")
+		case worldtest.Slicesvc:
+			cfg.Loops = append(cfg.Loops, "endpointslice-mirroring")
 		}
 	})
 	w.admin[program.Name], w.grpc[program.Name] = server.Member().AdminAddress, server.Member().GRPCAddress
-	if program.Name == "gateway" {
+	if program.Name == worldtest.Gateway {
 		w.grpcAddress = server.Member().GRPCAddress
+		var err error
 		w.gateway, err = grpc.NewClient(w.grpcAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		w.must(err)
 		w.Cleanup(func() { _ = w.gateway.Close() })
@@ -169,22 +147,7 @@ func (w *world) awaitHTTP() {
 
 func (w *world) awaitReady() {
 	w.Helper()
-	testkit.Eventually(w, timeout, func() error {
-		reply, err := gatewayv1.NewClusterServiceClient(w.gateway).GetClusterStatus(w.Context(), &gatewayv1.GetClusterStatusRequest{})
-		if err != nil {
-			return err
-		}
-		var problems []error
-		for _, service := range reply.GetStatus().GetServices() {
-			if service.GetLedShardCount() < service.GetShardCount() || len(service.GetReplicas()) != 1 || !service.GetReplicas()[0].GetStatus().GetReady() {
-				problems = append(problems, fmt.Errorf("%s is not ready: %v", service.GetService(), service))
-			}
-		}
-		if len(reply.GetStatus().GetServices()) != 4 {
-			problems = append(problems, errors.New("not all servers are registered"))
-		}
-		return errors.Join(problems...)
-	})
+	worldtest.Await(w.T, timeout, worldtest.OneOfEach(w.gateway))
 }
 
 // keepAlive renews the Lease of the honest Node until the test ends, as its kubelet does.

@@ -22,6 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/review"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -53,13 +54,13 @@ const (
 // callers calls one server under many identities.
 type callers struct {
 	*issuer
-	server *server
+	server *replica
 }
 
 // connect connects from a loopback address of its own, as clients on different machines do.
 func (c *callers) connect(config *tls.Config, network, number int) (*grpc.ClientConn, error) {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(network), byte(number>>8), byte(number))}}
-	return grpc.NewClient("passthrough:///"+c.server.grpc, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDisableRetry(),
+	return grpc.NewClient("passthrough:///"+c.server.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))
@@ -160,19 +161,19 @@ func (c *callers) readOnce(user string, number int) error {
 }
 
 // largest reads metrics until ctx ends, and returns the largest value of each series.
-func (s *server) largest(ctx context.Context, series ...string) []int {
+func (s *replica) largest(ctx context.Context, series ...string) []int {
 	found := make([]int, len(series))
 	for last := false; !last; {
 		last = ctx.Err() != nil
 		text, err := s.get(context.Background(), "/metrics")
 		if err != nil {
-			s.Errorf("metrics of %s: %v", s.name, err)
+			s.Errorf("metrics of %s: %v", s.Name, err)
 			return found
 		}
 		for n, of := range series {
 			found[n] = max(found[n], int(valueOf(text, of)))
 		}
-		pause(ctx, 200*time.Millisecond)
+		testkit.Pause(ctx, 200*time.Millisecond)
 	}
 	return found
 }
@@ -186,8 +187,8 @@ func TestIdentities_Callers(t *testing.T) {
 		number, quiet = *identities, 20*time.Second
 	}
 	c := &callers{issuer: w.newIssuer(leases)}
-	s := w.newServer(leases, 0, c.args()...)
-	c.server, s.client, s.scheme = s, c.administrator(), "https"
+	s := w.newSecureServer(leases, 0, c.administrator(), c.args()...)
+	c.server = s
 	s.start()
 	s.awaitReady()
 	var conns []*grpc.ClientConn
@@ -206,7 +207,7 @@ func TestIdentities_Callers(t *testing.T) {
 	defer end()
 	alone := c.regular(calm, conns)
 	before := s.usage()
-	if err := s.process.ResetPeak(); err != nil {
+	if err := s.Process().ResetPeak(); err != nil {
 		t.Fatal(err)
 	}
 	reviewsBefore, begin := w.reviews.ofUsers("regular-"), time.Now()

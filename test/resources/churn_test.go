@@ -12,6 +12,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -34,7 +35,7 @@ func (r receive) receive() error { return r() }
 // churn is a kind of stream.
 type churn struct {
 	what   string
-	server *server
+	server *replica
 	open   func(ctx context.Context, conn *grpc.ClientConn, number int) (receiver, error)
 }
 
@@ -70,7 +71,7 @@ func watchSlices(ctx context.Context, conn *grpc.ClientConn, _ int) (receiver, e
 // run opens and ends streams, in three ways in turn: the call is canceled after its first message;
 // it is canceled although nothing was read; the connection is closed without a word.
 func (c *churn) run(number int) error {
-	shared, err := plaintext(c.server.grpc)
+	shared, err := plaintext(c.server.GRPC)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (c *churn) run(number int) error {
 			defer cancel()
 			conn := shared
 			if i%3 == 2 {
-				own, err := plaintext(c.server.grpc)
+				own, err := plaintext(c.server.GRPC)
 				if err != nil {
 					return err
 				}
@@ -105,8 +106,8 @@ func (c *churn) run(number int) error {
 func TestChurn(t *testing.T) {
 	w := newWorld(t, *long)
 	number := 60
-	lease := w.newServer(leases, 0, insecureArgs()...)
-	gateway := w.newServer(gateways, 0, insecureArgs("--http-listen=")...)
+	lease := w.newServer(leases, 0)
+	gateway := w.newServer(gateways, 0, "--http-listen=")
 	kinds := []churn{
 		{"leasesvc StreamHeartbeats", lease, beats},
 		{"gateway WatchLeases", gateway, watchLeases},
@@ -114,7 +115,7 @@ func TestChurn(t *testing.T) {
 	if *long {
 		number = 1000
 		w.simulated(10, 20, 200)
-		slice := w.newServer(slicing, 0, insecureArgs()...)
+		slice := w.newServer(slicing, 0)
 		kinds = append(kinds, churn{"leasesvc WatchLeases", lease, watchLeases},
 			churn{"slicesvc WatchServiceSlices", slice, watchSlices}, churn{"gateway WatchServiceSlices", gateway, watchSlices})
 	}
@@ -146,11 +147,11 @@ func TestChurn(t *testing.T) {
 
 // settled waits until a server has ended the streams of its clients: until it has the goroutines of
 // before, or no fewer than a second ago.
-func (w *world) settled(s *server, before usage) usage {
+func (w *world) settled(s *replica, before usage) usage {
 	w.Helper()
 	u := s.usage()
 	for fewer := time.Now(); time.Since(fewer) < time.Second && u.goroutines > before.goroutines; {
-		pause(context.Background(), 100*time.Millisecond)
+		testkit.Pause(context.Background(), 100*time.Millisecond)
 		next := s.usage()
 		if next.goroutines < u.goroutines || next.Descriptors < u.Descriptors {
 			fewer = time.Now()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -24,7 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -96,7 +96,7 @@ func addressOfAgent(number int) net.IP { return net.IPv4(127, 1, byte(number>>8)
 // herd is one leasesvc with many agents.
 type herd struct {
 	*world
-	leasesvc *server
+	leasesvc *replica
 	agents   renewing
 	closeAll func() map[int]time.Time
 }
@@ -110,19 +110,18 @@ func newHerd(t *testing.T, size int, secure, light bool) *herd {
 	if *long {
 		h.createNodes(size)
 	}
-	args, own, admin := insecureArgs(), []*tls.Config(nil), (*http.Client)(nil)
+	var args []string
+	var own []*tls.Config
+	var admin *tls.Config
 	if secure {
 		args, own, admin = h.secure(size)
 	}
-	h.leasesvc = h.newServer(leases, 0, append(args, "--loops=*,node-health")...)
-	if secure {
-		h.leasesvc.client, h.leasesvc.scheme = admin, "https"
-	}
+	h.leasesvc = h.newSecureServer(leases, 0, admin, append(args, "--loops=*,node-health")...)
 	h.leasesvc.start()
 	h.leasesvc.awaitReady()
 	begin := time.Now()
 	if light {
-		all := h.beatLightly(size, h.leasesvc.grpc, own)
+		all := h.beatLightly(size, h.leasesvc.GRPC, own)
 		h.agents, h.closeAll = all, all.closeAll
 	} else {
 		h.beatAs(size, own)
@@ -139,7 +138,7 @@ func (h *herd) beatAs(size int, own []*tls.Config) {
 	}
 	all := &connections{open: map[*countedConn]bool{}}
 	h.closeAll = all.closeAll
-	h.agents = h.beat(nodeHolders(holders), []string{h.leasesvc.grpc}, func(number int) func(string) (*grpc.ClientConn, error) {
+	h.agents = h.beat(nodeHolders(holders), []string{h.leasesvc.GRPC}, func(number int) func(string) (*grpc.ClientConn, error) {
 		transport, from := insecure.NewCredentials(), all.dialFrom(number)
 		if own != nil {
 			transport = credentials.NewTLS(own[number])
@@ -175,7 +174,7 @@ func (h *herd) createNodes(size int) {
 
 // secure returns the flags of a server with TLS, the configuration of each agent, and a client of
 // the administrative address.
-func (h *herd) secure(size int) (args []string, all []*tls.Config, admin *http.Client) {
+func (h *herd) secure(size int) (args []string, all []*tls.Config, admin *tls.Config) {
 	h.Helper()
 	i := h.newIssuer(leases)
 	all = make([]*tls.Config, size)
@@ -194,7 +193,7 @@ func (h *herd) secure(size int) (args []string, all []*tls.Config, admin *http.C
 func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost map[int]time.Time)) {
 	h.Helper()
 	lostBefore, answers := h.agents.counters()
-	client, err := child.UsageOf(os.Getpid())
+	client, err := childprocess.UsageOf(os.Getpid())
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -203,7 +202,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 	if lost == nil {
 		server = h.leasesvc.kernel() // of a new process
 	}
-	if err := h.leasesvc.process.ResetPeak(); err != nil {
+	if err := h.leasesvc.Process().ResetPeak(); err != nil {
 		h.Fatal(err)
 	}
 	var peak atomic.Int64
@@ -214,7 +213,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 			if text, err := h.leasesvc.get(watching, "/metrics"); err == nil {
 				peak.Store(max(peak.Load(), int64(sumOf(text, "trivet_connection_handshakes"))))
 			}
-			pause(watching, 500*time.Millisecond)
+			testkit.Pause(watching, 500*time.Millisecond)
 		}
 	})
 	renewed, missing := renewals(h.agents, since, lost, startTimeout)
@@ -222,7 +221,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 	stop()
 	done.Wait()
 	after := h.leasesvc.kernel()
-	clientAfter, err := child.UsageOf(os.Getpid())
+	clientAfter, err := childprocess.UsageOf(os.Getpid())
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -308,7 +307,7 @@ func testHerd(t *testing.T, secure, light bool) {
 		h.leasesvc.stop()
 		h.leasesvc.start()
 		h.await(startTimeout, func(ctx context.Context) error {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.leasesvc.grpc)
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.leasesvc.GRPC)
 			return errors.Join(err, closed(conn))
 		})
 		return time.Now(), nil

@@ -3,7 +3,6 @@ package resources
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -72,14 +71,12 @@ func (i *issuer) client(leaf certs.Leaf) (*tls.Config, error) {
 	return config, err
 }
 
-// administrator returns a client of the administrative address.
-func (i *issuer) administrator() *http.Client {
+// administrator returns the TLS configuration of a client of the administrative address.
+func (i *issuer) administrator() *tls.Config {
 	i.Helper()
 	config, err := i.client(certs.ClientLeaf("administrator", "system:masters"))
 	if err != nil {
 		i.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: config}
-	i.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
+	return config
 }

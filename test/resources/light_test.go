@@ -19,6 +19,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/test/internal/callframe"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -137,7 +138,7 @@ func (a *lightAgent) run(ctx context.Context) {
 		if renewed {
 			failures, longest = 0, firstPause
 		}
-		pause(ctx, rand.N(longest))
+		testkit.Pause(ctx, rand.N(longest))
 	}
 }
 

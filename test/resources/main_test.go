@@ -2,16 +2,10 @@ package resources
 
 import (
 	"flag"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/trivet-dev/trivet/gateway"
-	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 var (
@@ -23,39 +17,14 @@ var (
 	keep       = flag.String("resources.keep", "", "directory that keeps the logs of all processes")
 )
 
-// serviceVariable makes the test binary run a service instead of the tests.
-const serviceVariable = "TRIVET_RESOURCES_SERVICE"
-
 const (
-	leases    = "leasesvc"
-	bootstrap = "bootstrapsvc"
-	slicing   = "slicesvc"
-	gateways  = "gateway"
+	leases    = worldtest.Leasesvc
+	bootstrap = worldtest.Bootstrapsvc
+	slicing   = worldtest.Slicesvc
+	gateways  = worldtest.Gateway
 )
 
-func TestMain(m *testing.M) {
-	if service := os.Getenv(serviceVariable); service != "" {
-		os.Exit(process.Main(os.Args[1:], program(service)))
-	}
-	testkit.Main(m)
-}
-
-func program(service string) process.Program {
-	switch service {
-	case leases:
-		cfg := leasesvc.DefaultConfig()
-		return leasesvc.Program(&cfg)
-	case bootstrap:
-		cfg := bootstrapsvc.DefaultConfig()
-		return bootstrapsvc.Program(&cfg)
-	case slicing:
-		cfg := slicesvc.DefaultConfig()
-		return slicesvc.Program(&cfg)
-	default:
-		cfg := gateway.DefaultConfig()
-		return gateway.Program(&cfg)
-	}
-}
+func TestMain(m *testing.M) { worldtest.Main(m) }
 
 // full skips a test of the long form in the short one.
 func full(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // recovery bounds the time from when etcd and kube-apiserver answer again until all services work.
@@ -36,20 +38,20 @@ func newFullWorld(t *testing.T) *fullWorld {
 	f := &fullWorld{world: w, replicas: map[string]int{leases: outageReplicas, bootstrap: outageReplicas, slicing: outageReplicas, gateways: 1}}
 	var targets []string
 	for n := range outageReplicas {
-		s := w.newServer(leases, n, insecureArgs("--loops=*,node-health", "--shards=8")...)
-		targets = append(targets, s.grpc)
+		s := w.newServer(leases, n, "--loops=*,node-health", "--shards=8")
+		targets = append(targets, s.GRPC)
 		sidecar := []string{"--apiserver-advertise-address=10.99.0.1", "--apiserver-port=6443"}
 		if n > 0 {
 			sidecar = append(sidecar, "--loops=*,-apiserver-probe") // The kube-apiserver has one.
 		}
-		w.newServer(bootstrap, n, insecureArgs(sidecar...)...)
-		w.newServer(slicing, n, insecureArgs("--shards=8")...)
+		w.newServer(bootstrap, n, sidecar...)
+		w.newServer(slicing, n, "--shards=8")
 	}
-	g := w.newServer(gateways, 0, insecureArgs("--http-listen=")...)
+	g := w.newServer(gateways, 0, "--http-listen=")
 	for _, s := range w.servers {
 		s.start()
 	}
-	f.gateway = w.dial(g.grpc)
+	f.gateway = w.dial(g.GRPC)
 	f.agents = w.beat(nodeHolders(nodes), targets, func(int) func(string) (*grpc.ClientConn, error) { return plaintext })
 	f.probe = w.newProbe("probe", "10.250.0.1")
 	w.renewedSince(f.agents, time.Now(), startTimeout)
@@ -127,7 +129,7 @@ func (f *fullWorld) until(since time.Time, holds func(context.Context) error) (t
 		if err == nil || ctx.Err() != nil {
 			return time.Since(since), err
 		}
-		pause(ctx, 5*pollEvery)
+		testkit.Pause(ctx, 5*pollEvery)
 	}
 }
 
@@ -178,7 +180,7 @@ func TestOutage_OfEtcd(t *testing.T) {
 	if err := f.cluster.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
-	pause(context.Background(), *outage)
+	testkit.Pause(context.Background(), *outage)
 	if err := f.cluster.StartEtcd(); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +206,7 @@ func TestOutage_OfKubeAPIServer(t *testing.T) {
 	if err := f.cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	pause(context.Background(), *outage)
+	testkit.Pause(context.Background(), *outage)
 	if err := f.cluster.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // maxRegistered is how many holders one stream may register.
@@ -46,7 +47,7 @@ func (r *registering) register(names ...string) {
 			}
 		}
 		if len(again) == len(names) {
-			pause(r.stream.Context(), 100*time.Millisecond)
+			testkit.Pause(r.stream.Context(), 100*time.Millisecond)
 		}
 		names = again
 	}
@@ -93,9 +94,9 @@ func (r *registering) beat() (rejected int) {
 }
 
 // awaitLeading waits until a leasesvc registers a holder.
-func (w *world) awaitLeading(s *server) {
+func (w *world) awaitLeading(s *replica) {
 	w.Helper()
-	conn := w.dial(s.grpc)
+	conn := w.dial(s.GRPC)
 	w.await(startTimeout, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -21,10 +22,10 @@ const (
 )
 
 // newBeating starts one leasesvc, and agents that beat there.
-func newBeating(t *testing.T, args ...string) (w *world, s *server, b *beating) {
+func newBeating(t *testing.T, args ...string) (w *world, s *replica, b *beating) {
 	t.Helper()
 	w = newWorld(t, false)
-	s = w.newServer(leases, 0, insecureArgs(args...)...)
+	s = w.newServer(leases, 0, args...)
 	s.start()
 	size := 20
 	if *long {
@@ -35,35 +36,35 @@ func newBeating(t *testing.T, args ...string) (w *world, s *server, b *beating) 
 		names[i] = herdNode(i)
 	}
 	begin := time.Now()
-	b = w.beat(nodeHolders(names), []string{s.grpc}, func(int) func(string) (*grpc.ClientConn, error) { return plaintext })
+	b = w.beat(nodeHolders(names), []string{s.GRPC}, func(int) func(string) (*grpc.ClientConn, error) { return plaintext })
 	w.renewedSince(b, begin, startTimeout)
 	return w, s, b
 }
 
 // starve lets a process run a part of each turn, for some time, and returns how long that took.
-func (s *server) starve(turn, running, total time.Duration) time.Duration {
+func (s *replica) starve(turn, running, total time.Duration) time.Duration {
 	s.Helper()
 	begin := time.Now()
 	for time.Since(begin) < total {
-		if err := s.process.Signal(syscall.SIGSTOP); err != nil {
+		if err := s.Process().Freeze(); err != nil {
 			s.Fatal(err)
 		}
-		pause(context.Background(), turn-running)
-		if err := s.process.Signal(syscall.SIGCONT); err != nil {
+		testkit.Pause(context.Background(), turn-running)
+		if err := s.Process().Thaw(); err != nil {
 			s.Fatal(err)
 		}
-		pause(context.Background(), running)
+		testkit.Pause(context.Background(), running)
 	}
 	return time.Since(begin)
 }
 
 // expiries returns how many sessions have expired since the server started, also those that
 // returned.
-func (s *server) expiries() int {
+func (s *replica) expiries() int {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	reply, err := statusv1.NewDecisionServiceClient(s.dial(s.grpc)).ListDecisions(ctx, &statusv1.ListDecisionsRequest{
+	reply, err := statusv1.NewDecisionServiceClient(s.dial(s.GRPC)).ListDecisions(ctx, &statusv1.ListDecisionsRequest{
 		Actions: []statusv1.Decision_Action{statusv1.Decision_ACTION_LEASE_EXPIRED},
 	})
 	if err != nil {
@@ -152,7 +153,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	tb.add("garbage collections without a limit, and their part of the processor time", "%d, %d %%", number, percent)
 	s.stop()
-	s.env = append(s.env, fmt.Sprintf("GOMEMLIMIT=%d", limit))
+	s.Change(func(c *childprocess.Config) { c.Env = append(c.Env, fmt.Sprintf("GOMEMLIMIT=%d", limit)) })
 	s.start()
 	begin := time.Now()
 	w.renewedSince(b, begin, startTimeout)
@@ -186,7 +187,7 @@ func TestIdentities_Holders(t *testing.T) {
 	if *long {
 		size, flood = 100_000, 20_000
 	}
-	s := w.newServer(leases, 0, insecureArgs(fmt.Sprintf("--max-sessions=%d", size))...)
+	s := w.newServer(leases, 0, fmt.Sprintf("--max-sessions=%d", size))
 	s.start()
 	s.awaitReady()
 	w.awaitLeading(s)
@@ -203,13 +204,13 @@ func TestIdentities_Holders(t *testing.T) {
 	}
 	var honest []*registering
 	for some := range slices.Chunk(names("honest", size-1), maxRegistered) { // awaitLeading has registered one
-		r := w.newRegistering(ctx, s.grpc)
+		r := w.newRegistering(ctx, s.GRPC)
 		r.register(some...)
 		honest = append(honest, r)
 	}
 	full := s.usage()
 	atMost(tb, "memory for each holder", (full.heap+full.other-before.heap-before.other)/int64(size), maxHolderMemory, func(n int64) string { return fmt.Sprintf("%d B", n) })
-	refused := w.newRegistering(ctx, s.grpc).tryOnce(names("flood", flood))
+	refused := w.newRegistering(ctx, s.GRPC).tryOnce(names("flood", flood))
 	tb.add("holders refused beyond the limit", "%d of %d", refused, flood)
 	if refused < flood {
 		t.Errorf("%d of %d holders beyond the limit were refused, want all", refused, flood)

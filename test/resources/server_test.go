@@ -3,128 +3,80 @@ package resources
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/test/internal/child"
-	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/server"
 )
 
 // stopTimeout is the stop timeout of a replica and a margin for a busy machine.
 const stopTimeout = 60 * time.Second
 
-// server is one replica of a service. A new process takes the place of a stopped one.
-type server struct {
+// replica is one server. A new process takes the place of a stopped one.
+type replica struct {
 	*world
-	service, name, grpc, admin string
-	args, env                  []string
-	log                        string
-	process                    *child.Process
-	// client and scheme reach the administrative address.
-	client *http.Client
-	scheme string
+	*server.Server
 }
 
-// newServer returns a server whose process does not run yet.
-func (w *world) newServer(service string, number int, args ...string) *server {
+// newServer returns a replica without TLS whose process does not run yet.
+func (w *world) newServer(service string, number int, args ...string) *replica {
 	w.Helper()
-	s := &server{
-		world: w, service: service, name: fmt.Sprintf("%s-%d", service, number), grpc: testkit.FreeAddress(w), admin: testkit.FreeAddress(w),
-		client: http.DefaultClient, scheme: "http",
+	return w.newSecureServer(service, number, nil, args...)
+}
+
+// newSecureServer is newServer. The flags of TLS are in args, if the admin server's client has TLS.
+func (w *world) newSecureServer(service string, number int, client *tls.Config, args ...string) *replica {
+	w.Helper()
+	s, err := server.New(server.Config{
+		Service: service, Number: number, Log: filepath.Join(w.dir, fmt.Sprintf("%s-%d.log", service, number)), ControlPlane: w.cluster,
+		Kubeconfig: w.kubeconfig, Client: client, Env: []string{"GODEBUG=gctrace=1"}, Grace: stopTimeout,
+		Args: append([]string{"--cluster=" + clusterName, "--unlimited-loopback"}, args...),
+	})
+	if err != nil {
+		w.Fatal(err)
 	}
-	s.log = filepath.Join(w.dir, s.name+".log")
-	ca, cert, key := w.cluster.EtcdFiles()
-	s.args = append([]string{
-		"--cluster=" + clusterName, "--etcd-endpoints=" + strings.Join(w.cluster.EtcdEndpoints(), ","),
-		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-		"--listen=" + s.grpc, "--advertise-address=" + s.grpc, "--admin-listen=" + s.admin, "--profiling", "--kubeconfig=" + w.kubeconfig,
-	}, args...)
-	w.servers = append(w.servers, s)
-	return s
+	r := &replica{world: w, Server: s}
+	w.servers = append(w.servers, r)
+	return r
 }
 
-// insecure makes the server work without TLS.
-func insecureArgs(args ...string) []string {
-	return append([]string{"--insecure", "--unlimited-loopback"}, args...)
-}
-
-func (s *server) start() {
+func (s *replica) start() {
 	s.Helper()
-	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer log.Close() // The child process has its own descriptor.
-	self, err := os.Executable()
-	if err != nil {
-		s.Fatal(err)
-	}
-	command := exec.Command(self, s.args...)
-	command.Env = append(append(os.Environ(), serviceVariable+"="+s.service, "GODEBUG=gctrace=1"), s.env...)
-	command.Stdout, command.Stderr = log, log
-	if s.process, err = child.Start(command); err != nil {
+	if err := s.Start(); err != nil {
 		s.Fatal(err)
 	}
 }
 
 // stop sends SIGTERM and fails the test unless the process exits with code 0.
-func (s *server) stop() {
+func (s *replica) stop() {
 	s.Helper()
-	if err := s.process.Stop(stopTimeout); err != nil {
-		s.Errorf("%s: %v", s.name, err)
-	}
-}
-
-func (s *server) kill() {
-	if s.process != nil {
-		s.process.Kill()
+	if err := s.Stop(); err != nil {
+		s.Errorf("%s: %v", s.Name, err)
 	}
 }
 
 // awaitReady waits until the server says that it is ready.
-func (s *server) awaitReady() {
+func (s *replica) awaitReady() {
 	s.Helper()
-	s.await(startTimeout, func(ctx context.Context) error {
-		select {
-		case <-s.process.Exited():
-			return fmt.Errorf("%s ended: %v", s.name, s.process.State())
-		default:
-		}
-		_, err := s.get(ctx, "/readyz")
-		return err
-	})
+	s.await(startTimeout, s.AwaitReady)
 }
 
 // get returns the body of a path of the administrative address.
-func (s *server) get(ctx context.Context, path string) (string, error) {
+func (s *replica) get(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme+"://"+s.admin+path, nil)
-	if err != nil {
-		return "", err
-	}
-	reply, err := s.client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer reply.Body.Close()
-	body, err := io.ReadAll(reply.Body)
-	if err == nil && reply.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s of %s: %s: %.500s", path, s.name, reply.Status, body)
-	}
-	return string(body), err
+	return s.Get(ctx, path)
 }
 
 // metrics returns the sum of each metric over its series.
-func (s *server) metrics() map[string]float64 {
+func (s *replica) metrics() map[string]float64 {
 	s.Helper()
 	text, err := s.get(context.Background(), "/metrics")
 	if err != nil {
@@ -168,14 +120,14 @@ func valueOf(text, series string) float64 {
 
 // usage is what the kernel counts, and the goroutines.
 type usage struct {
-	child.Usage
+	childprocess.Usage
 	goroutines int
 	// heap is what the process keeps after a garbage collection, and other what the Go runtime has
 	// beside it, stacks included.
 	heap, other int64
 }
 
-func (s *server) usage() usage {
+func (s *replica) usage() usage {
 	s.Helper()
 	// A profile of the heap may begin with a garbage collection.
 	for range 2 {
@@ -192,9 +144,9 @@ func (s *server) usage() usage {
 	return u
 }
 
-func (s *server) kernel() child.Usage {
+func (s *replica) kernel() childprocess.Usage {
 	s.Helper()
-	u, err := s.process.Usage()
+	u, err := s.Process().Usage()
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -205,8 +157,8 @@ var errNoTrace = errors.New("the log has no trace of a garbage collection")
 
 // collections returns the part of the process's time that garbage collections took since its start,
 // in percent, and their number.
-func (s *server) collections() (percent, number int, err error) {
-	text, err := os.ReadFile(s.log)
+func (s *replica) collections() (percent, number int, err error) {
+	text, err := os.ReadFile(s.LogFile())
 	if err != nil {
 		return 0, 0, err
 	}
@@ -224,8 +176,8 @@ func (s *server) collections() (percent, number int, err error) {
 }
 
 // lastLines returns the end of the log.
-func (s *server) lastLines() string {
-	text, err := os.ReadFile(s.log)
+func (s *replica) lastLines() string {
+	text, err := os.ReadFile(s.LogFile())
 	if err != nil {
 		return err.Error()
 	}

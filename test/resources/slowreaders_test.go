@@ -104,8 +104,8 @@ func (r *registering) tell(prefix string, number int, watches ...*leaseWatch) (a
 
 func TestSlowReaders(t *testing.T) {
 	w := newWorld(t, false)
-	lease := w.newServer(leases, 0, insecureArgs()...)
-	gateway := w.newServer(gateways, 0, insecureArgs("--http-listen=")...)
+	lease := w.newServer(leases, 0)
+	gateway := w.newServer(gateways, 0, "--http-listen=")
 	readers, leasesBefore, changes := 5, 500, 5
 	if *long {
 		readers, leasesBefore, changes = 100, 5000, 100
@@ -122,26 +122,26 @@ func TestSlowReaders(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r := w.newRegistering(ctx, lease.grpc)
+	r := w.newRegistering(ctx, lease.GRPC)
 	var names []string
 	for i := range leasesBefore {
 		names = append(names, fmt.Sprintf("before-%d", i))
 	}
 	r.register(names...)
-	direct, merged := w.watchLeases(ctx, lease.grpc), w.watchLeases(ctx, gateway.grpc)
+	direct, merged := w.watchLeases(ctx, lease.GRPC), w.watchLeases(ctx, gateway.GRPC)
 	alone := r.tell("alone", changes, direct, merged)
-	before := map[*server]usage{lease: lease.usage(), gateway: gateway.usage()}
+	before := map[*replica]usage{lease: lease.usage(), gateway: gateway.usage()}
 	tb := newTable(t, fmt.Sprintf("%d watches that read nothing, and %d that read %d bytes a second, on leasesvc and on the gateway", readers, readers, slowRate))
 
-	silent := map[*server][]grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]{}
+	silent := map[*replica][]grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]{}
 	for _, s := range w.servers {
 		for range readers {
-			stream, err := leasev1.NewLeaseServiceClient(w.dial(s.grpc)).WatchLeases(ctx, &leasev1.WatchLeasesRequest{})
+			stream, err := leasev1.NewLeaseServiceClient(w.dial(s.GRPC)).WatchLeases(ctx, &leasev1.WatchLeasesRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			silent[s] = append(silent[s], stream)
-			slow := w.dial(s.grpc, grpc.WithContextDialer(dialSlowly))
+			slow := w.dial(s.GRPC, grpc.WithContextDialer(dialSlowly))
 			go func() {
 				_, _ = leasev1.NewLeaseServiceClient(slow).WatchLeases(ctx, &leasev1.WatchLeasesRequest{}, grpc.WaitForReady(true))
 			}()
@@ -157,7 +157,7 @@ func TestSlowReaders(t *testing.T) {
 	atMost(tb, "latency of another watch beside them, p99", percentile(beside, 0.99), bound, duration)
 	for _, s := range w.servers {
 		u := s.usage()
-		atMost(tb, s.service+": memory for them", u.heap+u.other-before[s].heap-before[s].other, int64(2*readers*maxReaderMemory), mebibytes)
+		atMost(tb, s.Service+": memory for them", u.heap+u.other-before[s].heap-before[s].other, int64(2*readers*maxReaderMemory), mebibytes)
 	}
 	// Each reader that goes on is told of the last lease, or that it has to begin anew.
 	last := fmt.Sprintf("beside-%d", changes-1)

@@ -41,7 +41,7 @@ const (
 // sliceFixture is one slicesvc with Services that change and a watch that is read.
 type sliceFixture struct {
 	*world
-	server   *server
+	server   *replica
 	services int
 	probe    *probe
 
@@ -55,7 +55,7 @@ func newSliceFixture(t *testing.T, services int) *sliceFixture {
 	f := &sliceFixture{world: newWorld(t, true), services: services}
 	f.simulated(1, 1, 1)
 	f.forEach(services, func(ctx context.Context, n int) error { return f.create(ctx, padded(n)) })
-	f.server = f.newServer(slicing, 0, insecureArgs()...)
+	f.server = f.newServer(slicing, 0)
 	f.server.start()
 	f.server.awaitReady()
 	f.probe = f.newProbe("probe", "10.250.0.1")
@@ -96,7 +96,7 @@ type sliceStream = grpc.ServerStreamingClient[slicev1.WatchServiceSlicesResponse
 // open opens a watch over a connection of its own, whose windows do not grow.
 func (f *sliceFixture) open(ctx context.Context) sliceStream {
 	f.Helper()
-	stream, err := slicev1.NewSliceServiceClient(f.dial(f.server.grpc, grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(streamWindow))).WatchServiceSlices(ctx, &slicev1.WatchServiceSlicesRequest{Parent: "namespaces/" + namespace})
+	stream, err := slicev1.NewSliceServiceClient(f.dial(f.server.GRPC, grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(streamWindow))).WatchServiceSlices(ctx, &slicev1.WatchServiceSlicesRequest{Parent: "namespaces/" + namespace})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestSlowReaders_Slices(t *testing.T) {
 	tb := newTable(t, fmt.Sprintf("%d watches of slices that read nothing, beside %d Services that change %d times", readers, services, rounds))
 	alone, toldAlone := f.change("alone", changes, rounds)
 	before := f.server.usage()
-	if err := f.server.process.ResetPeak(); err != nil {
+	if err := f.server.Process().ResetPeak(); err != nil {
 		t.Fatal(err)
 	}
 	const started = `grpc_server_started_total{grpc_method="WatchServiceSlices",grpc_service="trivet.slice.v1.SliceService",grpc_type="server_stream"}`

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // probe is a Pod with a Service, whose readiness a test changes to see how long a change takes.
@@ -184,7 +185,7 @@ func renewals(agents renewing, since time.Time, lost map[int]time.Time, within t
 			return renewed, fmt.Errorf("%d of %d agents have no accepted beat within %v; one of them: %s",
 				agents.size()-len(renewed), agents.size(), within, missing)
 		}
-		pause(ctx, renewalsEvery) // ten thousand agents that are read often would be most of the load
+		testkit.Pause(ctx, renewalsEvery) // ten thousand agents that are read often would be most of the load
 	}
 }
 

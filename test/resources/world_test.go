@@ -28,6 +28,7 @@ import (
 	trivetv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 const (
@@ -49,7 +50,7 @@ type world struct {
 	kubeconfig string
 	kube       kubernetes.Interface // nil beside a simulated kube-apiserver
 	reviews    *reviews             // of a simulated kube-apiserver
-	servers    []*server
+	servers    []*replica
 }
 
 // newWorld starts etcd, and a real or a simulated kube-apiserver. The test's cleanup ends all
@@ -80,9 +81,9 @@ func newWorld(t *testing.T, realAPIServer bool) *world {
 	}
 	t.Cleanup(func() {
 		for _, s := range w.servers {
-			s.kill()
+			s.Kill()
 			if t.Failed() && *keep == "" {
-				t.Logf("%s said last:\n%s", s.name, s.lastLines())
+				t.Logf("%s said last:\n%s", s.Name, s.lastLines())
 			}
 		}
 	})
@@ -149,28 +150,7 @@ func (w *world) simulated(nodes, services, pods int) *simulate.Fleet {
 // await polls a condition until it holds, and fails the test with its last error after a time.
 func (w *world) await(within time.Duration, condition func(context.Context) error) (took time.Duration) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	for begin := time.Now(); ; {
-		err := condition(ctx)
-		if err == nil {
-			return time.Since(begin)
-		}
-		if ctx.Err() != nil {
-			w.Fatalf("not within %v: %v", within, err)
-		}
-		pause(ctx, pollEvery)
-	}
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+	return worldtest.Await(w.T, within, condition)
 }
 
 // dial returns a connection without TLS, which the test's cleanup closes.
@@ -187,28 +167,12 @@ func (w *world) dial(address string, options ...grpc.DialOption) *grpc.ClientCon
 // unhealthy returns how the gateway's status differs from that of a cluster in which all services
 // work. Problems in known are ignored.
 func unhealthy(ctx context.Context, gateway *grpc.ClientConn, replicas map[string]int, known map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	reply, err := gatewayv1.NewClusterServiceClient(gateway).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
+	reply, err := worldtest.Working(ctx, gateway, replicas)
 	if err != nil {
 		return err
 	}
 	if len(reply.GetMissing()) > 0 {
 		return fmt.Errorf("missing: %v", reply.GetMissing())
-	}
-	ready := map[string]int{}
-	for _, service := range reply.GetStatus().GetServices() {
-		if service.GetLedShardCount() < service.GetShardCount() {
-			return fmt.Errorf("%s: %d of %d shards have a leader", service.GetService(), service.GetLedShardCount(), service.GetShardCount())
-		}
-		for _, replica := range service.GetReplicas() {
-			if replica.GetStatus().GetReady() {
-				ready[service.GetService()]++
-			}
-		}
-	}
-	if !maps.Equal(ready, replicas) {
-		return fmt.Errorf("replicas %v are ready, want %v", ready, replicas)
 	}
 	for _, problem := range reply.GetStatus().GetVerdict().GetProblems() {
 		if !known[problem.GetCode()] {

@@ -1,12 +1,9 @@
 package robustness
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +15,7 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -67,13 +65,13 @@ func (w *world) callAll(ctx context.Context) {
 			if n/len(calls())%2 == 0 {
 				return each.do(ctx, w.gateway)
 			}
-			conn, err := w.pki.dialAsAdministrator(gateway.listen, history.Gateway)
+			conn, err := w.dialAsAdministrator(gateway.GRPC, history.Gateway)
 			if err != nil {
 				return err
 			}
 			return errors.Join(each.do(ctx, conn), conn.Close())
 		})
-		pause(ctx, callPace)
+		testkit.Pause(ctx, callPace)
 	}
 }
 
@@ -98,7 +96,7 @@ const unlimited = 1e12
 
 // level records a quantity with its limits.
 func (w *world) level(s *slot, what string, value, least, most float64) {
-	level := history.Level{At: w.now(), Service: s.service, Process: s.processName(), What: what, Value: value, Least: least, Most: most}
+	level := history.Level{At: w.now(), Service: s.Service, Process: s.ProcessName(), What: what, Value: value, Least: least, Most: most}
 	w.Logf("%v: %s: %s: %g of %g to %g", level.At.Round(time.Millisecond), level.Process, what, value, least, most)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,53 +106,27 @@ func (w *world) level(s *slot, what string, value, least, most float64) {
 // metric returns the sum of a metric of a replica over all series with a label, such as
 // reason="expired"; over all series without one.
 func (w *world) metric(ctx context.Context, s *slot, name, label string) (float64, error) {
-	client, err := w.pki.httpClient()
+	text, err := s.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.admin+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("metrics of %s: %s", s.name, answer.Status)
 	}
 	sum, found := 0.0, false
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		series, text, _ := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(text) {
+		series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 		of, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
 		if of != name || label != "" && !slices.Contains(strings.Split(labels, ","), label) {
 			continue
 		}
 		value, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%s of %s: %w", name, s.name, err)
+			return 0, fmt.Errorf("%s of %s: %w", name, s.Name, err)
 		}
 		sum, found = sum+value, true
 	}
 	if !found && label == "" {
-		return 0, fmt.Errorf("%s has no metric %s", s.name, name)
+		return 0, fmt.Errorf("%s has no metric %s", s.Name, name)
 	}
 	return sum, nil
-}
-
-// residentMemory returns the resident memory of the present process of a slot, in MiB.
-func (s *slot) residentMemory() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.running().ID()))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("statm of %s is %q", s.name, text)
-	}
-	pages, err := strconv.ParseFloat(fields[1], 64)
-	return pages * float64(os.Getpagesize()) / (1 << 20), err
 }
 
 // mostMemory is far above what a replica of the largest world needs, in MiB.
@@ -172,9 +144,8 @@ func (w *world) measureMemory() {
 	}
 }
 
-// openFiles returns the number of files and connections that the present process of a slot has
-// open.
-func (s *slot) openFiles() (float64, error) {
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.running().ID()))
-	return float64(len(entries)), err
+// residentMemory returns the resident memory of the present process of a slot, in MiB.
+func (s *slot) residentMemory() (float64, error) {
+	resident, err := s.Process().Resident()
+	return float64(resident) / (1 << 20), err
 }

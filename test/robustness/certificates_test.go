@@ -2,23 +2,14 @@ package robustness
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/internal/certs"
-	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/roles"
-	"github.com/trivet-dev/trivet/internal/rpcclient"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -29,150 +20,12 @@ const connectionAge = time.Minute
 // administrator calls for the test.
 const administrator = "administrator"
 
-// pki is the authority of all links, and the certificates of the programs at their ends. Each
-// program has files of its own, as in a volume of its pod.
-type pki struct {
-	dir string
-
-	mu        sync.Mutex // guards the following fields
-	authority *certs.Authority
-	// trusted are the authorities in the files.
-	trusted []*certs.Authority
-	holders map[string]*certificateHolder
-}
-
-// certificateHolder is a program with a certificate.
-type certificateHolder struct {
-	files identity.Files
-	leaf  certs.Leaf
-}
-
-func newPKI(dir string) (*pki, error) {
-	authority, err := certs.NewAuthority("robustness", certs.LeafLifetime, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	return &pki{
-		dir: filepath.Join(dir, "certificates"), authority: authority, trusted: []*certs.Authority{authority}, holders: map[string]*certificateHolder{},
-	}, nil
-}
-
-// of returns the files of a program, which it issues at the first call.
-func (p *pki) of(name string, leaf certs.Leaf) (identity.Files, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if h := p.holders[name]; h != nil {
-		return h.files, nil
-	}
-	at := func(file string) string { return filepath.Join(p.dir, name, file) }
-	h := &certificateHolder{leaf: leaf, files: identity.Files{CertFile: at("tls.crt"), KeyFile: at("tls.key"), CAFile: at("ca.crt")}}
-	if err := os.MkdirAll(filepath.Join(p.dir, name), 0o700); err != nil {
-		return h.files, err
-	}
-	p.holders[name] = h
-	return h.files, errors.Join(p.trust(h), p.renew(h, certs.LeafLifetime, time.Now()))
-}
-
-// trust writes the authorities of a program. The caller holds mu.
-func (p *pki) trust(h *certificateHolder) error {
-	return replaceFile(h.files.CAFile, certs.Bundle(p.trusted...))
-}
-
-// renew issues a certificate. The caller holds mu.
-func (p *pki) renew(h *certificateHolder, lifetime time.Duration, now time.Time) error {
-	pair, err := p.authority.Issue(h.leaf, lifetime, now)
-	if err != nil {
-		return err
-	}
-	return errors.Join(replaceFile(h.files.CertFile, pair.CertPEM), replaceFile(h.files.KeyFile, pair.KeyPEM))
-}
-
-// renewAll renews the certificates of all programs.
-func (p *pki) renewAll() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var all []error
-	for _, h := range p.holders {
-		all = append(all, p.renew(h, certs.LeafLifetime, time.Now()))
-	}
-	return errors.Join(all...)
-}
-
-// trustAll replaces the authorities that all programs trust.
-func (p *pki) trustAll(authorities ...*certs.Authority) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.trusted = authorities
-	var all []error
-	for _, h := range p.holders {
-		all = append(all, p.trust(h))
-	}
-	return errors.Join(all...)
-}
-
-// setLifetime renews the certificate of one program. One with a negative lifetime has expired.
-func (p *pki) setLifetime(name string, lifetime time.Duration) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := p.holders[name]
-	if h == nil {
-		return fmt.Errorf("%s has no certificate", name)
-	}
-	now := time.Now()
-	if lifetime < 0 { // The validity begins before it ends.
-		return p.renew(h, time.Second, now.Add(lifetime))
-	}
-	return p.renew(h, lifetime, now)
-}
-
-// replaceFile puts a file in place at once, as the volumes of pods do.
-func replaceFile(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-// flags returns the flags of a server with a certificate.
-func (p *pki) flags(name, service string) ([]string, error) {
-	files, err := p.of(name, certs.ServerLeaf(service, roles.Namespace, "cluster.local"))
-	return []string{
-		"--tls-cert-file=" + files.CertFile, "--tls-key-file=" + files.KeyFile, "--client-ca-file=" + files.CAFile,
-		"--authorization-mode=AlwaysAllow", "--max-connection-age=" + connectionAge.String(),
-	}, err
-}
-
-// dial returns a connection of a program to a service, with Trivet's client and its retries.
-func (p *pki) dial(target, service, name string, leaf certs.Leaf) (*grpc.ClientConn, error) {
-	files, err := p.of(name, leaf)
-	if err != nil {
-		return nil, err
-	}
-	return rpcclient.Dial(target, rpcclient.Config{TLS: files, ServerName: service}, slog.New(slog.DiscardHandler))
-}
-
-// dialAsAdministrator is dial for the test itself.
-func (p *pki) dialAsAdministrator(target, service string) (*grpc.ClientConn, error) {
-	return p.dial(target, service, administrator, administratorLeaf())
+// dialAsAdministrator returns a connection of the test itself to a server.
+func (w *world) dialAsAdministrator(target, service string) (*grpc.ClientConn, error) {
+	return w.pki.Dial(target, service, administrator, administratorLeaf())
 }
 
 func administratorLeaf() certs.Leaf { return certs.ClientLeaf(administrator, "system:masters") }
-
-// httpClient returns a client of the admin servers. It does not verify them: it reads metrics also
-// while a server's certificate has expired. Each request has a connection of its own.
-func (p *pki) httpClient() (*http.Client, error) {
-	files, err := p.of(administrator, administratorLeaf())
-	if err != nil {
-		return nil, err
-	}
-	client, err := files.Client(slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	config := client.TLS()
-	config.InsecureSkipVerify = true
-	return &http.Client{Timeout: requestTimeout, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}, nil
-}
 
 // renewCertificates replaces all certificates. Streams that are open go on, and new connections
 // succeed at each moment.
@@ -182,11 +35,11 @@ func (w *world) renewCertificates(_ *slot, f schedule.Fault) error {
 		return err
 	}
 	defer streams.end()
-	pause(context.Background(), f.Duration/4)
-	if err := w.pki.renewAll(); err != nil {
+	testkit.Pause(context.Background(), f.Duration/4)
+	if err := w.pki.RenewAll(); err != nil {
 		return err
 	}
-	pause(context.Background(), 3*f.Duration/4)
+	testkit.Pause(context.Background(), 3*f.Duration/4)
 	return nil
 }
 
@@ -203,28 +56,16 @@ func (w *world) rotateAuthority(_ *slot, f schedule.Fault) error {
 		return err
 	}
 	for _, step := range []func() error{
-		func() error { return w.pki.trustAll(append(w.pki.trusts(), next)...) },
-		func() error { w.pki.signBy(next); return w.pki.renewAll() },
-		func() error { return w.pki.trustAll(next) },
+		func() error { return w.pki.TrustAll(append(w.pki.Trusts(), next)...) },
+		func() error { w.pki.SignBy(next); return w.pki.RenewAll() },
+		func() error { return w.pki.TrustAll(next) },
 	} {
 		if err := step(); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Duration/3)
+		testkit.Pause(context.Background(), f.Duration/3)
 	}
 	return nil
-}
-
-func (p *pki) trusts() []*certs.Authority {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.trusted)
-}
-
-func (p *pki) signBy(authority *certs.Authority) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.authority = authority
 }
 
 const (
@@ -240,20 +81,20 @@ const (
 // trusts the replica, the replica trusts no client whose certificate has expired, and a renewal is
 // enough for both.
 func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
-	process := target.processName()
-	if err := w.pki.setLifetime(target.name, expired); err != nil {
+	process := target.ProcessName()
+	if err := w.pki.SetLifetime(target.Name, expired); err != nil {
 		return err
 	}
-	defer func() { _ = w.pki.setLifetime(target.name, certs.LeafLifetime) }() // again; the renewal below reports its failure
-	if _, err := w.pki.of(lateClient, certs.ClientLeaf(lateClient, "system:masters")); err != nil {
+	defer func() { _ = w.pki.SetLifetime(target.Name, certs.LeafLifetime) }() // again; the renewal below reports its failure
+	if _, err := w.pki.Files(lateClient, certs.ClientLeaf(lateClient, "system:masters")); err != nil {
 		return err
 	}
-	if err := w.pki.setLifetime(lateClient, expired); err != nil {
+	if err := w.pki.SetLifetime(lateClient, expired); err != nil {
 		return err
 	}
-	target.calls.Disconnect(true)
-	target.calls.Disconnect(false)
-	pause(context.Background(), f.Duration/2) // The replica has read the file by then.
+	target.Calls.Disconnect(true)
+	target.Calls.Disconnect(false)
+	testkit.Pause(context.Background(), f.Duration/2) // The replica has read the file by then.
 
 	accepted := 0.0
 	for range 3 {
@@ -269,8 +110,8 @@ func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
 	if err := w.checkFailures(target, process, "refused_by_peer"); err != nil {
 		return err
 	}
-	pause(context.Background(), f.Duration/2)
-	if err := w.pki.setLifetime(target.name, certs.LeafLifetime); err != nil {
+	testkit.Pause(context.Background(), f.Duration/2)
+	if err := w.pki.SetLifetime(target.Name, certs.LeafLifetime); err != nil {
 		return err
 	}
 	return w.checkLateClient(target, process)
@@ -281,7 +122,7 @@ func (w *world) expireCertificate(target *slot, f schedule.Fault) error {
 func (w *world) checkLateClient(target *slot, process string) error {
 	renewed := time.Now()
 	for time.Since(renewed) < 2*reread && w.callOnce(target, administrator) != nil {
-		pause(context.Background(), 100*time.Millisecond)
+		testkit.Pause(context.Background(), 100*time.Millisecond)
 	}
 	if !w.disturbed(target, process) {
 		w.level(target, "seconds until calls succeed after the renewal", time.Since(renewed).Seconds(), 0, reread.Seconds())
@@ -298,7 +139,7 @@ func (w *world) checkLateClient(target *slot, process string) error {
 	if err := w.checkFailures(target, process, "expired"); err != nil {
 		return err
 	}
-	if err := w.pki.setLifetime(lateClient, certs.LeafLifetime); err != nil {
+	if err := w.pki.SetLifetime(lateClient, certs.LeafLifetime); err != nil {
 		return err
 	}
 	if err := w.callOnce(target, lateClient); !w.disturbed(target, process) {
@@ -326,7 +167,7 @@ func oneIf(condition bool) float64 {
 
 // callOnce calls a replica behind its proxies over a new connection. Each replica has the method.
 func (w *world) callOnce(target *slot, client string) error {
-	conn, err := w.pki.dial(target.listen, target.service, client, certs.ClientLeaf(client, "system:masters"))
+	conn, err := w.pki.Dial(target.GRPC, target.Service, client, certs.ClientLeaf(client, "system:masters"))
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -40,7 +41,7 @@ type auditCount struct {
 // serves, each record is in the file or counted as lost, and no line is broken.
 func (w *world) fillDisk(target *slot, f schedule.Fault) error {
 	ctx := context.Background()
-	process := target.processName()
+	process := target.ProcessName()
 	before, err := w.auditOf(ctx, target)
 	if err != nil {
 		return w.unlessDisturbed(target, process, err)
@@ -49,7 +50,7 @@ func (w *world) fillDisk(target *slot, f schedule.Fault) error {
 	if err != nil {
 		return err
 	}
-	pid := target.running().ID()
+	pid := target.Process().PID()
 	if err := limitFiles(pid, uint64(info.Size()+partOfARecord)); err != nil {
 		return w.unlessDisturbed(target, process, err)
 	}
@@ -58,7 +59,7 @@ func (w *world) fillDisk(target *slot, f schedule.Fault) error {
 		if err := w.makeRecord(target); err != nil {
 			failed++
 		}
-		pause(ctx, f.Duration/recordsWhileFull)
+		testkit.Pause(ctx, f.Duration/recordsWhileFull)
 	}
 	full, fullErr := w.auditOf(ctx, target)
 	if err := unlimitFiles(pid); err != nil {
@@ -95,7 +96,7 @@ func (w *world) settledAudit(ctx context.Context, s *slot, before auditCount) (a
 		if err != nil || counted.unaccounted(before) == 0 || ctx.Err() != nil {
 			return counted, err
 		}
-		pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -133,15 +134,15 @@ func (w *world) auditOf(ctx context.Context, s *slot) (counted auditCount, err e
 func (w *world) makeRecord(s *slot) error {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	if s.service == history.Leasesvc {
+	if s.Service == history.Leasesvc {
 		return w.callWithoutIdentity(ctx, s)
 	}
-	conn, err := w.pki.dialAsAdministrator(s.listen, s.service)
+	conn, err := w.dialAsAdministrator(s.GRPC, s.Service)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if s.service == history.Bootstrapsvc {
+	if s.Service == history.Bootstrapsvc {
 		_, err = bootstrapv1.NewFindingServiceClient(conn).AuditAllocations(ctx, &bootstrapv1.AuditAllocationsRequest{})
 	} else {
 		_, err = slicev1.NewSliceServiceClient(conn).ReconcileServiceSlices(ctx, &slicev1.ReconcileServiceSlicesRequest{
@@ -156,7 +157,7 @@ func (w *world) makeRecord(s *slot) error {
 
 // callWithoutIdentity is denied.
 func (w *world) callWithoutIdentity(ctx context.Context, s *slot) error {
-	conn, err := grpc.NewClient(s.listen, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	conn, err := grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {
 		return err
 	}

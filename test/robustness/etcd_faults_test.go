@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -58,13 +59,13 @@ func (w *world) awaitEtcdLeader() (leader int, ids []uint64, err error) {
 		if leader, ids, err = w.etcdLeader(ctx); err == nil || ctx.Err() != nil {
 			return leader, ids, err
 		}
-		pause(ctx, 50*time.Millisecond)
+		testkit.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
 // moveEtcdLeader moves etcd's leader to the next member, again and again.
 func (w *world) moveEtcdLeader(f schedule.Fault) error {
-	for end := w.now() + f.Duration; w.now() < end; pause(context.Background(), time.Second) {
+	for end := w.now() + f.Duration; w.now() < end; testkit.Pause(context.Background(), time.Second) {
 		leader, ids, err := w.awaitEtcdLeader()
 		if err != nil {
 			return err
@@ -97,7 +98,7 @@ func (w *world) killEtcdLeader(f schedule.Fault) error {
 		return err
 	}
 	w.cluster.KillEtcdMember(leader)
-	pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return w.cluster.StartEtcd()
 }
 
@@ -110,7 +111,7 @@ func (w *world) loseQuorum(f schedule.Fault) error {
 	}
 	w.cluster.KillEtcdMember(leader)
 	w.cluster.KillEtcdMember((leader + 1) % len(ids))
-	pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	if err := w.cluster.StartEtcd(); err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (w *world) cutFromEtcdLeader(f schedule.Fault) error {
 	if err != nil {
 		return err
 	}
-	link := w.leader(f.Service).etcd[leader]
+	link := w.leader(f.Service).ToEtcd[leader]
 	hold(f.Duration, link.BlockToTarget, link.BlockFromTarget)
 	return nil
 }
@@ -147,7 +148,7 @@ func (w *world) awaitAPIServers() error {
 			if ctx.Err() != nil {
 				return err
 			}
-			pause(ctx, 100*time.Millisecond)
+			testkit.Pause(ctx, 100*time.Millisecond)
 		}
 	}
 	return nil

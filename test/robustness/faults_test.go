@@ -7,14 +7,15 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -30,12 +31,12 @@ func (w *world) inject(number int, step schedule.Step) error {
 	var injecting sync.WaitGroup
 	for i, f := range step {
 		injecting.Go(func() {
-			pause(context.Background(), f.Start-time.Since(began))
+			testkit.Pause(context.Background(), f.Start-time.Since(began))
 			target := w.leader(f.Service)
 			entry := schedule.EntryOf(f.Kind)
 			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
 			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
-				window.Unreached = target.name + "#"
+				window.Unreached = target.Name + "#"
 			}
 			err := w.injectOne(target, f)
 			if window.To = window.From; f.Duration > 0 {
@@ -63,48 +64,48 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 	switch f.Kind {
 	case schedule.Kill:
 		w.down(target, 0)
-		target.kill()
-		pause(context.Background(), restartPause)
-		return target.start()
+		target.Kill()
+		testkit.Pause(context.Background(), restartPause)
+		return target.Start()
 	case schedule.Freeze:
-		if err := target.signal(syscall.SIGSTOP); err != nil {
+		if err := target.signal((*childprocess.Child).Freeze); err != nil {
 			return err
 		}
 		w.down(target, f.Duration)
-		pause(context.Background(), f.Duration)
-		return target.signal(syscall.SIGCONT)
+		testkit.Pause(context.Background(), f.Duration)
+		return target.signal((*childprocess.Child).Thaw)
 	case schedule.Revoke:
 		return w.revoke(target)
 	case schedule.CutBoth:
-		hold(f.Duration, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
+		hold(f.Duration, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
 	case schedule.CutTwice:
-		hold(f.Duration/3, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
-		pause(context.Background(), f.Duration/3)
-		hold(f.Duration/3, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
+		hold(f.Duration/3, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
+		testkit.Pause(context.Background(), f.Duration/3)
+		hold(f.Duration/3, target.ToEtcd.BlockToTarget, target.ToEtcd.BlockFromTarget)
 	case schedule.CutToEtcd:
-		hold(f.Duration, target.etcd.BlockToTarget)
+		hold(f.Duration, target.ToEtcd.BlockToTarget)
 	case schedule.CutFromEtcd:
-		hold(f.Duration, target.etcd.BlockFromTarget)
+		hold(f.Duration, target.ToEtcd.BlockFromTarget)
 	case schedule.EtcdFrozen:
 		var blocks []func(bool)
 		for _, s := range w.slots {
-			blocks = append(blocks, s.etcd.BlockToTarget, s.etcd.BlockFromTarget)
+			blocks = append(blocks, s.ToEtcd.BlockToTarget, s.ToEtcd.BlockFromTarget)
 		}
 		hold(f.Duration, blocks...)
 	case schedule.Compact:
 		return w.compact(target, f.Duration)
 	case schedule.CallsCut, schedule.CallsCutLong:
-		hold(f.Duration, target.calls.BlockToTarget)
+		hold(f.Duration, target.Calls.BlockToTarget)
 	case schedule.CallsSlow:
-		target.calls.SetDelay(200 * time.Millisecond)
-		pause(context.Background(), f.Duration)
-		target.calls.SetDelay(0)
+		target.Calls.SetDelay(200 * time.Millisecond)
+		testkit.Pause(context.Background(), f.Duration)
+		target.Calls.SetDelay(0)
 	case schedule.EtcdStopped:
 		return w.stopEtcd(f.Duration)
 	case schedule.Herd:
 		for _, s := range w.slots {
-			s.calls.Disconnect(true)
-			s.calls.Disconnect(false)
+			s.Calls.Disconnect(true)
+			s.Calls.Disconnect(false)
 		}
 	case schedule.Starved:
 		return starve(target, f.Duration)
@@ -125,7 +126,7 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 func (w *world) down(target *slot, duration time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d := history.Down{Process: target.processName(), From: w.now()}
+	d := history.Down{Process: target.ProcessName(), From: w.now()}
 	if duration > 0 {
 		d.To = d.From + duration
 	}
@@ -135,27 +136,27 @@ func (w *world) down(target *slot, duration time.Duration) {
 // disturbKube disturbs the requests of all replicas of a service to kube-apiserver.
 func (w *world) disturbKube(f schedule.Fault) error {
 	for _, s := range w.slots {
-		if s.service != f.Service {
+		if s.Service != f.Service {
 			continue
 		}
 		var stop func()
 		switch f.Kind {
 		case schedule.SlowAPIServer:
-			stop = s.kube.Delay(everything, time.Second)
+			stop = s.ToKube.Delay(everything, time.Second)
 		case schedule.Throttled:
-			stop = s.kube.Refuse(func(r faultproxy.Request) bool { return r.Resource != "" && r.Verb != "watch" }, 429, metav1.StatusReasonTooManyRequests)
+			stop = s.ToKube.Refuse(func(r faultproxy.Request) bool { return r.Resource != "" && r.Verb != "watch" }, 429, metav1.StatusReasonTooManyRequests)
 		case schedule.Conflicts:
-			stop = s.kube.Refuse(func(r faultproxy.Request) bool { return r.Verb == "update" || r.Verb == "patch" }, 409, metav1.StatusReasonConflict)
+			stop = s.ToKube.Refuse(func(r faultproxy.Request) bool { return r.Verb == "update" || r.Verb == "patch" }, 409, metav1.StatusReasonConflict)
 		case schedule.StalledWatches:
-			stop = s.kube.HoldOpenWatches(everything)
+			stop = s.ToKube.HoldOpenWatches(everything)
 		case schedule.LateWatches:
-			stop = s.kube.DelayEvents(everything, 2*time.Second)
+			stop = s.ToKube.DelayEvents(everything, 2*time.Second)
 		default:
 			return fmt.Errorf("fault %q has no injection", f.Kind)
 		}
 		defer stop()
 	}
-	pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return nil
 }
 
@@ -166,7 +167,7 @@ func hold(duration time.Duration, blocks ...func(bool)) {
 	for _, block := range blocks {
 		block(true)
 	}
-	pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	for _, block := range blocks {
 		block(false)
 	}
@@ -177,7 +178,7 @@ func (w *world) leader(service string) *slot {
 	held := w.recorder.holders(service)
 	var best *slot
 	for _, s := range w.slots {
-		if s.service == service && (best == nil || held[s.processName()] > held[best.processName()]) {
+		if s.Service == service && (best == nil || held[s.ProcessName()] > held[best.ProcessName()]) {
 			best = s
 		}
 	}
@@ -189,11 +190,11 @@ func (w *world) replicaID(s *slot) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(w.recorder.processes)) {
-		if w.recorder.processes[id] == s.processName() {
+		if w.recorder.processes[id] == s.ProcessName() {
 			return id, nil
 		}
 	}
-	return "", fmt.Errorf("%s has not registered", s.processName())
+	return "", fmt.Errorf("%s has not registered", s.ProcessName())
 }
 
 // revoke revokes the etcd lease of a replica.
@@ -204,7 +205,7 @@ func (w *world) revoke(target *slot) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	answer, err := w.etcd.Get(ctx, etcdconn.KeyPrefix(clusterName)+"members/"+target.service+"/"+id)
+	answer, err := w.etcd.Get(ctx, etcdconn.KeyPrefix(clusterName)+"members/"+target.Service+"/"+id)
 	if err != nil {
 		return err
 	}
@@ -218,8 +219,8 @@ func (w *world) revoke(target *slot) error {
 
 // compact compacts etcd's history while a replica is disconnected.
 func (w *world) compact(target *slot, duration time.Duration) error {
-	target.etcd.Disconnect(true)
-	defer target.etcd.Disconnect(false)
+	target.ToEtcd.Disconnect(true)
+	defer target.ToEtcd.Disconnect(false)
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout+duration)
 	defer cancel()
 	marker, err := w.etcd.Put(ctx, markerKey, "")
@@ -227,12 +228,12 @@ func (w *world) compact(target *slot, duration time.Duration) error {
 		return err
 	}
 	for w.recorder.lastRevision() < marker.Header.Revision && ctx.Err() == nil {
-		pause(ctx, 20*time.Millisecond)
+		testkit.Pause(ctx, 20*time.Millisecond)
 	}
 	if _, err := w.etcd.Compact(ctx, marker.Header.Revision); err != nil {
 		return err
 	}
-	pause(ctx, duration)
+	testkit.Pause(ctx, duration)
 	return nil
 }
 
@@ -243,7 +244,7 @@ const markerKey = "/robustness/marker"
 func (w *world) killAPIServer(duration time.Duration) error {
 	w.server(false)
 	w.peer.Kill()
-	pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	if err := w.peer.Start(); err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (w *world) stopEtcd(duration time.Duration) error {
 	if err := w.cluster.StopEtcd(); err != nil {
 		return err
 	}
-	pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 	if err := w.cluster.StartEtcd(); err != nil {
 		return err
 	}
@@ -267,14 +268,14 @@ func (w *world) stopEtcd(duration time.Duration) error {
 func starve(target *slot, duration time.Duration) error {
 	const turn = 100 * time.Millisecond
 	for end := time.Now().Add(duration); time.Now().Before(end); {
-		if err := target.signal(syscall.SIGSTOP); err != nil {
+		if err := target.signal((*childprocess.Child).Freeze); err != nil {
 			return err
 		}
-		pause(context.Background(), turn*9/10)
-		if err := target.signal(syscall.SIGCONT); err != nil {
+		testkit.Pause(context.Background(), turn*9/10)
+		if err := target.signal((*childprocess.Child).Thaw); err != nil {
 			return err
 		}
-		pause(context.Background(), turn/10)
+		testkit.Pause(context.Background(), turn/10)
 	}
 	return nil
 }

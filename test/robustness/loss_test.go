@@ -2,11 +2,12 @@ package robustness
 
 import (
 	"context"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -55,17 +56,17 @@ func lose(duration time.Duration, links ...lossy) {
 	for _, link := range links {
 		defer link.Lose(loss())()
 	}
-	pause(context.Background(), duration)
+	testkit.Pause(context.Background(), duration)
 }
 
 func (w *world) loseCalls(target *slot, f schedule.Fault) error {
-	lose(f.Duration, target.calls)
+	lose(f.Duration, target.Calls)
 	return nil
 }
 
 func (w *world) loseEtcd(target *slot, f schedule.Fault) error {
 	var links []lossy
-	for _, link := range target.etcd {
+	for _, link := range target.ToEtcd {
 		links = append(links, link)
 	}
 	lose(f.Duration, links...)
@@ -76,7 +77,7 @@ func (w *world) loseEtcd(target *slot, f schedule.Fault) error {
 func (w *world) loseKube(_ *slot, f schedule.Fault) error {
 	var links []lossy
 	for _, s := range w.replicasOf(f.Service) {
-		links = append(links, s.kubeLink)
+		links = append(links, s.KubeLink)
 	}
 	lose(f.Duration, links...)
 	return nil
@@ -85,7 +86,7 @@ func (w *world) loseKube(_ *slot, f schedule.Fault) error {
 func (w *world) replicasOf(service string) []*slot {
 	var of []*slot
 	for _, s := range w.slots {
-		if s.service == service {
+		if s.Service == service {
 			of = append(of, s)
 		}
 	}
@@ -97,7 +98,7 @@ func stepClocks(step time.Duration) func(*world, *slot, schedule.Fault) error {
 	return func(w *world, _ *slot, f schedule.Fault) error {
 		w.nodes.clockStep.Add(int64(step))
 		defer w.nodes.clockStep.Add(-int64(step))
-		pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 		return nil
 	}
 }
@@ -105,12 +106,12 @@ func stepClocks(step time.Duration) func(*world, *slot, schedule.Fault) error {
 // freezeAll leaves the gateway without an answer of a whole service.
 func (w *world) freezeAll(_ *slot, f schedule.Fault) error {
 	for _, s := range w.replicasOf(f.Service) {
-		if err := s.signal(syscall.SIGSTOP); err != nil {
+		if err := s.signal((*childprocess.Child).Freeze); err != nil {
 			return err
 		}
-		defer func() { _ = s.signal(syscall.SIGCONT) }()
+		defer func() { _ = s.signal((*childprocess.Child).Thaw) }()
 		w.down(s, f.Duration)
 	}
-	pause(context.Background(), f.Duration)
+	testkit.Pause(context.Background(), f.Duration)
 	return nil
 }

@@ -2,16 +2,9 @@ package robustness
 
 import (
 	"flag"
-	"os"
 	"testing"
 
-	"github.com/trivet-dev/trivet/gateway"
-	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/test/lab/testkit"
-	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 var (
@@ -33,29 +26,4 @@ var (
 	kept        = flag.String("robustness.record", "", "directory of runs that -robustness.keep has kept; TestRecord judges their records again")
 )
 
-// serviceVariable makes the test binary run a service instead of the tests.
-const serviceVariable = "TRIVET_ROBUSTNESS_SERVICE"
-
-func TestMain(m *testing.M) {
-	if service := os.Getenv(serviceVariable); service != "" {
-		os.Exit(process.Main(os.Args[1:], program(service)))
-	}
-	testkit.Main(m)
-}
-
-func program(service string) process.Program {
-	switch service {
-	case history.Leasesvc:
-		cfg := leasesvc.DefaultConfig()
-		return leasesvc.Program(&cfg)
-	case history.Bootstrapsvc:
-		cfg := bootstrapsvc.DefaultConfig()
-		return bootstrapsvc.Program(&cfg)
-	case history.Slicesvc:
-		cfg := slicesvc.DefaultConfig()
-		return slicesvc.Program(&cfg)
-	default:
-		cfg := gateway.DefaultConfig()
-		return gateway.Program(&cfg)
-	}
-}
+func TestMain(m *testing.M) { worldtest.Main(m) }

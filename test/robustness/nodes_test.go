@@ -19,6 +19,7 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -98,14 +99,14 @@ func (f *simulatedNodes) live(ctx context.Context, n *simulatedNode) {
 func (f *simulatedNodes) newAgent(n *simulatedNode) (*agent.Agent, error) {
 	var targets []string
 	for _, s := range f.slots {
-		if s.service == history.Leasesvc {
-			targets = append(targets, s.calls.Addr())
+		if s.Service == history.Leasesvc {
+			targets = append(targets, s.Calls.Addr())
 		}
 	}
 	return agent.New(agent.Config{
 		Targets: targets, Cluster: clusterName, Name: "robustness", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(target string) (*grpc.ClientConn, error) {
-			return f.pki.dial(target, history.Leasesvc, n.name, certs.NodeLeaf(n.name))
+			return f.pki.Dial(target, history.Leasesvc, n.name, certs.NodeLeaf(n.name))
 		},
 		Holders: []agent.Holder{{Class: "node", Name: n.name, BootID: fmt.Sprintf("boot-%d", n.boots)}},
 	})
@@ -121,7 +122,7 @@ func (f *simulatedNodes) renew(ctx context.Context, n *simulatedNode) {
 		} else if ctx.Err() == nil {
 			f.miss(fmt.Errorf("renew the Lease of %s: %w", n.name, err))
 		}
-		pause(ctx, kubeletPace)
+		testkit.Pause(ctx, kubeletPace)
 	}
 }
 
@@ -197,7 +198,7 @@ func (f *simulatedNodes) addAndRemove(ctx context.Context) {
 				f.miss(fmt.Errorf("%s comes and goes: %w", n.name, err))
 			}
 		})
-		pause(ctx, shortLifePace)
+		testkit.Pause(ctx, shortLifePace)
 	}
 }
 
@@ -214,7 +215,7 @@ func (f *simulatedNodes) liveShortly(ctx context.Context, n *simulatedNode) erro
 	}}
 	_, err = f.direct.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsConflict(err) { // leasesvc may have changed it first.
-		pause(ctx, shortLife)
+		testkit.Pause(ctx, shortLife)
 	}
 	if ctx.Err() != nil {
 		return nil

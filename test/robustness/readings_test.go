@@ -12,6 +12,7 @@ import (
 	metapb "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -66,7 +67,7 @@ func (w *world) mark(ctx context.Context) {
 		w.mu.Lock()
 		w.record.Mutations = append(w.record.Mutations, call)
 		w.mu.Unlock()
-		pause(ctx, markPace)
+		testkit.Pause(ctx, markPace)
 	}
 }
 
@@ -84,7 +85,7 @@ func (w *world) read(ctx context.Context) {
 				w.mu.Unlock()
 			}
 		}
-		pause(ctx, readPace)
+		testkit.Pause(ctx, readPace)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -125,7 +126,7 @@ func (r *recorder) follow() {
 		from, rewound := r.revision+1, r.rewound
 		r.mu.Unlock()
 		r.followFrom(from, rewound)
-		pause(r.context, 50*time.Millisecond)
+		testkit.Pause(r.context, 50*time.Millisecond)
 	}
 }
 
@@ -174,7 +175,7 @@ const (
 
 // askForProgress asks etcd, until ctx ends, to answer on the watch when it has sent all changes.
 func (r *recorder) askForProgress(ctx context.Context) {
-	for again := time.Duration(0); ctx.Err() == nil; pause(ctx, progressPace) {
+	for again := time.Duration(0); ctx.Err() == nil; testkit.Pause(ctx, progressPace) {
 		r.mu.Lock()
 		ask := r.asked == 0 || r.now() > again
 		if r.asked == 0 {
@@ -251,8 +252,8 @@ func (r *recorder) takeOwn(key string, event *clientv3.Event, at time.Duration) 
 			return err
 		}
 		for _, s := range r.slots {
-			if s.calls.Addr() == member.GRPCAddress {
-				r.processes[parts[2]] = s.processName()
+			if s.Calls.Addr() == member.GRPCAddress {
+				r.processes[parts[2]] = s.ProcessName()
 			}
 		}
 	case len(parts) == 2 && parts[0] == "ignores" && "findings/"+parts[1] == r.record.Marked:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -78,7 +79,7 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 		})
 		defer s.onChange(nil)
 		// A request whose client is gone is not forwarded.
-		defer s.kube.Delay(func(r faultproxy.Request) bool { return allocates(r) && i.holds(s) }, longestHold)()
+		defer s.ToKube.Delay(func(r faultproxy.Request) bool { return allocates(r) && i.holds(s) }, longestHold)()
 	}
 	addresses, err := w.freeAddresses(freed)
 	if err != nil {
@@ -90,12 +91,12 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the addresses %v are neither allocated nor was their repair interrupted %d times within %v", addresses, repairKills, startTimeout)
 		}
-		pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 	i.restarts.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if leads := w.leader(f.Service); !w.disturbed(leads, leads.processName()) {
+	if leads := w.leader(f.Service); !w.disturbed(leads, leads.ProcessName()) {
 		// Something else may have allocated the last address, as kube-apiserver itself does.
 		w.level(leads, "interruptions of one repair", float64(i.kills), 1, repairKills)
 	}
@@ -148,13 +149,13 @@ func (i *interrupter) kill(s *slot) {
 	i.kills++
 	i.sent, i.killed[s] = false, true
 	i.down(s, 0)
-	s.kill()
+	s.Kill()
 	i.restarts.Go(func() {
-		pause(context.Background(), i.pause)
+		testkit.Pause(context.Background(), i.pause)
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.killed[s] = false
-		if err := s.start(); err != nil {
+		if err := s.Start(); err != nil {
 			i.results = append(i.results, err)
 		}
 	})

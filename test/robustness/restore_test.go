@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -24,7 +25,7 @@ func TestRestore(t *testing.T) {
 	p := plan{seed: *first, calm: calm, profile: mixed, command: fmt.Sprintf("make robustness-restore FIRST=%d", *first)}
 	w := newWorld(t, p)
 	w.record.Begin = w.now()
-	pause(t.Context(), w.calm)
+	testkit.Pause(t.Context(), w.calm)
 	w.awaitTraffic()
 	used := newUsage()
 	if err := w.restoreEtcd(*restore == "restart"); err != nil {
@@ -50,7 +51,7 @@ func (w *world) restoreEtcd(restartServers bool) error {
 	if err := w.cluster.CopyEtcd(copied); err != nil {
 		return err
 	}
-	pause(context.Background(), lostTime)
+	testkit.Pause(context.Background(), lostTime)
 	window := history.Window{Fault: "etcd restored", From: w.now()}
 	w.server(false)
 	w.peer.Kill()
@@ -64,10 +65,10 @@ func (w *world) restoreEtcd(restartServers bool) error {
 	if restartServers {
 		for _, s := range w.slots {
 			w.down(s, 0)
-			s.kill()
+			s.Kill()
 		}
 		for _, s := range w.slots {
-			if err := s.start(); err != nil {
+			if err := s.Start(); err != nil {
 				return err
 			}
 		}

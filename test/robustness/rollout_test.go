@@ -2,11 +2,11 @@ package robustness
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"path/filepath"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -16,56 +16,44 @@ func (w *world) rollOut(_ *slot, f schedule.Fault) error {
 	w.updates.Add(1)
 	defer w.updates.Add(1)
 	for _, s := range w.replicasOf(f.Service) {
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			return err
 		}
-		s.otherBuild()
-		if err := s.start(); err != nil {
+		w.otherBuild(s)
+		if err := s.Start(); err != nil {
 			return err
 		}
 		if err := w.awaitReady(s); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Duration)
+		testkit.Pause(context.Background(), f.Duration)
 	}
 	return nil
 }
 
-// otherBuild makes the next process of a slot one of the other build, if there is one.
-func (s *slot) otherBuild() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.program != "" || *other == "" {
-		s.program = ""
-		return
-	}
-	s.program = filepath.Join(*other, s.service)
+// otherBuild makes the next process of a slot one of the other build, if there is one, or back.
+func (w *world) otherBuild(s *slot) {
+	s.Change(func(c *childprocess.Config) {
+		if c.Path == w.binary && *other != "" {
+			c.Path = filepath.Join(*other, s.Service)
+		} else {
+			c.Path = w.binary
+		}
+	})
 }
 
 // awaitReady waits for the readiness of the present process of a slot.
 func (w *world) awaitReady(s *slot) error {
-	client, err := w.pki.httpClient()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.admin+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := client.Do(request)
+		_, err := s.get(ctx, "/readyz")
 		if err == nil {
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("%s is not ready: %s", s.name, answer.Status)
+			return nil
 		}
 		if ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/oracle"
 	"github.com/trivet-dev/trivet/test/robustness/internal/report"
@@ -205,7 +206,7 @@ func runSchedule(t *testing.T, p plan) report.Run {
 func (w *world) runStep(number int, step schedule.Step) {
 	w.Helper()
 	ctx := context.Background()
-	pause(ctx, w.calm)
+	testkit.Pause(ctx, w.calm)
 	w.awaitTraffic()
 	crashed := w.nodes.oneOfEachKind(number)
 	for _, n := range crashed {
@@ -234,7 +235,7 @@ func (w *world) awaitTraffic() {
 		if len(below) == 0 {
 			return
 		}
-		pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -242,9 +243,9 @@ func (w *world) awaitTraffic() {
 func (w *world) settle(crashed []*simulatedNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), mostSettle)
 	defer cancel()
-	pause(ctx, leastSettle)
+	testkit.Pause(ctx, leastSettle)
 	for ctx.Err() == nil && !w.settled(crashed) {
-		pause(ctx, 100*time.Millisecond)
+		testkit.Pause(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -283,7 +284,7 @@ func (w *world) finish() history.History {
 		return nil
 	})
 	for _, s := range w.slots {
-		w.recordEnd(s, s.stop())
+		w.recordEnd(s, s.Stop())
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -306,7 +307,7 @@ func (w *world) recordEnd(s *slot, err error) {
 		failed = 1
 		w.Log(err)
 	}
-	text, err := os.ReadFile(s.log)
+	text, err := os.ReadFile(s.LogFile())
 	if err != nil {
 		w.Error(err)
 	}
@@ -316,7 +317,7 @@ func (w *world) recordEnd(s *slot, err error) {
 		"processes that ended before they were asked to, or with an error": failed,
 		"crashes in the log": crashesIn(text),
 	} {
-		w.record.Levels = append(w.record.Levels, history.Level{At: w.record.End, Service: s.service, Process: s.name, What: what, Value: float64(count)})
+		w.record.Levels = append(w.record.Levels, history.Level{At: w.record.End, Service: s.Service, Process: s.Name, What: what, Value: float64(count)})
 	}
 }
 

@@ -1,51 +1,28 @@
 package robustness
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
-	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
-// stopTimeout is the stop timeout of a replica plus a margin for a loaded machine.
-const stopTimeout = 40 * time.Second
-
-// slot has a proxy on each link of one replica. A new process takes the place of a killed one.
+// slot is one replica. A new process takes the place of a killed one.
 type slot struct {
-	service, name string
-	// etcd, kube and calls are the links to etcd, to kube-apiserver, and from all callers.
-	etcd  links
-	calls *faultproxy.Relay
-	kube  *faultproxy.KubeProxy
-	// kubeLink has the bytes of the link to kube-apiserver.
-	kubeLink *faultproxy.Relay
-	// listen and admin are the addresses behind the proxies.
-	listen, admin string
-	args          []string
-	log, audit    string
-	binary        string
+	*worldtest.Replica
+	// audit is the path of the audit log.
+	audit string
 
-	mu      sync.Mutex // guards the following fields
-	process *child.Process
-	starts  int
-	// program is the binary of the next process; empty: that of the world.
-	program string
+	mu sync.Mutex // guards changed
 	// changed is called after each change of an object by the replica.
 	changed func(faultproxy.Change)
 }
@@ -57,15 +34,16 @@ func (s *slot) onChange(changed func(faultproxy.Change)) {
 	s.changed = changed
 }
 
-// newSlot returns a slot whose process does not run yet.
-func (w *world) newSlot(service string, number int, kube *rest.Config, args ...string) *slot {
+// newSlot adds a slot whose process does not run yet.
+func (w *world) newSlot(service string, number int, args ...string) {
 	w.Helper()
-	s := &slot{service: service, binary: w.binary, name: fmt.Sprintf("%s-%d", service, number), listen: testkit.FreeAddress(w.T), admin: testkit.FreeAddress(w.T)}
-	s.log, s.audit = filepath.Join(w.dir, s.name+".log"), filepath.Join(w.dir, s.name+".audit")
-	s.calls = faultproxy.NewRelay(w.T, s.listen)
-	s.etcd = newLinks(w.T, w.cluster)
-	s.kube = faultproxy.NewKube(w.T, kube)
-	s.kube.Record(func(c faultproxy.Change) {
+	s := &slot{Replica: w.lab.Add(service, number, append([]string{"--authorization-mode=AlwaysAllow", "--max-connection-age=" + connectionAge.String()}, args...)...)}
+	s.audit = filepath.Join(w.dir, s.Name+".audit")
+	s.Change(func(c *childprocess.Config) {
+		c.Path = w.binary
+		c.Args = append(c.Args, "--advertise-address="+s.Calls.Addr(), "--audit-log-file="+s.audit)
+	})
+	s.ToKube.Record(func(c faultproxy.Change) {
 		w.recordAct(s, c)
 		s.mu.Lock()
 		changed := s.changed
@@ -74,104 +52,22 @@ func (w *world) newSlot(service string, number int, kube *rest.Config, args ...s
 			changed(c)
 		}
 	})
-	s.kubeLink = faultproxy.NewRelay(w.T, s.kube.Addr())
-	ca, cert, key := w.cluster.EtcdFiles()
-	secure, err := w.pki.flags(s.name, service)
-	if err != nil {
-		w.Fatal(err)
-	}
-	s.args = append([]string{
-		"--cluster=" + clusterName, "--kubeconfig=" + s.kube.KubeconfigThrough(w.T, s.kubeLink.Addr()),
-		"--etcd-endpoints=" + s.etcd.endpoints(), "--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-		"--listen=" + s.listen, "--advertise-address=" + s.calls.Addr(), "--admin-listen=" + s.admin, "--unlimited-loopback",
-		"--audit-log-file=" + s.audit,
-	}, slices.Concat(secure, args)...)
 	w.slots = append(w.slots, s)
-	return s
 }
 
-// start starts the next process of a slot.
-func (s *slot) start() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process != nil {
-		select {
-		case <-s.process.Exited():
-		default:
-			return fmt.Errorf("%s is started while its process %d runs", s.name, s.process.ID())
-		}
-	}
-	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // The child process has its own descriptor.
-	command := exec.Command(s.executable(), s.args...)
-	command.Env = append(os.Environ(), serviceVariable+"="+s.service)
-	command.Stdout, command.Stderr = log, log
-	process, err := child.Start(command)
-	if err != nil {
-		return err
-	}
-	s.process = process
-	s.starts++
-	return nil
+// get returns the body of a path of the admin server.
+func (s *slot) get(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return s.Get(ctx, path)
 }
 
-// executable returns the binary of the next process. The caller holds mu.
-func (s *slot) executable() string { return cmp.Or(s.program, s.binary) }
-
-// processName names the present process of a slot. The next one has another name.
-func (s *slot) processName() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return fmt.Sprintf("%s#%d", s.name, s.starts)
-}
-
-func (s *slot) running() *child.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.process
-}
-
-// signal sends a signal. Another fault may have killed the process.
-func (s *slot) signal(signal syscall.Signal) error {
-	if err := s.running().Signal(signal); !errors.Is(err, os.ErrProcessDone) {
+// signal suspends the process or lets it go on. Another fault may have killed it.
+func (s *slot) signal(send func(*childprocess.Child) error) error {
+	if err := send(s.Process()); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	return nil
-}
-
-// stop sends SIGTERM and returns an error unless the process exits with code 0.
-func (s *slot) stop() error {
-	process := s.running()
-	if process == nil {
-		return nil
-	}
-	if err := process.Stop(stopTimeout); err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
-	}
-	return nil
-}
-
-func (s *slot) kill() {
-	if process := s.running(); process != nil {
-		process.Kill()
-	}
-}
-
-// lastLines returns the end of a log.
-func (s *slot) lastLines() string {
-	file, err := os.Open(s.log)
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil {
-		_, _ = file.Seek(max(0, info.Size()-6000), io.SeekStart) // The whole log is as good.
-	}
-	text, _ := io.ReadAll(file)
-	return string(text)
 }
 
 // recordAct records a change that a replica made. Its object says which shard it needs: the status
@@ -180,7 +76,7 @@ func (s *slot) lastLines() string {
 // nodes the latter: any shard of leasesvc counts for them.
 func (w *world) recordAct(s *slot, c faultproxy.Change) {
 	act := history.Act{
-		Service: s.service, Process: s.processName(), Shard: history.AnyShard, Verb: c.Request.Verb,
+		Service: s.Service, Process: s.ProcessName(), Shard: history.AnyShard, Verb: c.Request.Verb,
 		Object:   fmt.Sprintf("%s %s/%s", c.Request.Resource, c.Namespace, c.Name),
 		Sent:     c.Received.Sub(w.began),
 		Answered: c.Answered.Sub(w.began),
@@ -190,18 +86,18 @@ func (w *world) recordAct(s *slot, c faultproxy.Change) {
 	case "events", "tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews":
 		return // They need no term.
 	case "leases", "nodes":
-		if s.service == history.Leasesvc && (c.Namespace == nodeLeases || c.Request.Subresource == "status") {
-			act.Shard = shard.Of("node", c.Name, w.shards[s.service])
+		if s.Service == history.Leasesvc && (c.Namespace == nodeLeases || c.Request.Subresource == "status") {
+			act.Shard = shard.Of("node", c.Name, w.shards[s.Service])
 		}
 	case "endpointslices":
-		if s.service == history.Slicesvc {
+		if s.Service == history.Slicesvc {
 			w.mu.Lock()
 			w.sliceActs = append(w.sliceActs, sliceAct{act: act, namespace: c.Namespace, name: c.Name})
 			w.mu.Unlock()
 			return
 		}
 	}
-	if s.service == history.Bootstrapsvc {
+	if s.Service == history.Bootstrapsvc {
 		act.Shard = 0 // It has one.
 	}
 	w.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -25,7 +26,7 @@ const (
 func (w *world) watchForStalls(ctx context.Context) {
 	waiting := &waiting{}
 	for last := w.now(); ctx.Err() == nil; {
-		pause(ctx, stallCheckInterval)
+		testkit.Pause(ctx, stallCheckInterval)
 		now := w.now()
 		stall := min(max(now-last-stallCheckInterval, waiting.longest()), now-last)
 		if stall >= shortestStall {

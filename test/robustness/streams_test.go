@@ -15,6 +15,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -61,19 +62,19 @@ func (w *world) holdStreams() (*heldStreams, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	held := &heldStreams{world: w, cancel: cancel, updates: w.updates.Load()}
 	for _, s := range w.slots {
-		if s.service == history.Bootstrapsvc && s != w.leader(s.service) {
+		if s.Service == history.Bootstrapsvc && s != w.leader(s.Service) {
 			continue // Only the leader has findings.
 		}
-		conn, err := w.pki.dialAsAdministrator(s.listen, s.service)
+		conn, err := w.dialAsAdministrator(s.GRPC, s.Service)
 		if err != nil {
 			held.end()
 			return nil, err
 		}
 		held.conns = append(held.conns, conn)
-		made := history.Call{Method: "watch", Target: s.name, From: w.now()}
+		made := history.Call{Method: "watch", Target: s.Name, From: w.now()}
 		opened := make(chan struct{})
 		held.readers.Go(func() {
-			stream, err := watch(ctx, conn, s.service)
+			stream, err := watch(ctx, conn, s.Service)
 			for first := true; err == nil; first = false {
 				if err = stream.receive(); first {
 					close(opened)
@@ -117,7 +118,7 @@ const (
 // churnStreams opens 1,000 streams to one replica, which answers each, and ends them. What the
 // replica keeps for them goes.
 func (w *world) churnStreams(target *slot, _ schedule.Fault) error {
-	process := target.processName()
+	process := target.ProcessName()
 	before, err := w.consumptionOf(target)
 	if err != nil {
 		return w.unlessDisturbed(target, process, err)
@@ -135,7 +136,7 @@ func (w *world) churnStreams(target *slot, _ schedule.Fault) error {
 	defer cancel()
 	after, err := w.consumptionOf(target)
 	for ctx.Err() == nil && err == nil && (after.goroutines > before.goroutines+leftGoroutines || after.files > before.files+leftFiles) {
-		pause(ctx, 500*time.Millisecond)
+		testkit.Pause(ctx, 500*time.Millisecond)
 		after, err = w.consumptionOf(target)
 	}
 	if err == nil && !w.disturbed(target, process) {
@@ -149,19 +150,19 @@ func (w *world) churnStreams(target *slot, _ schedule.Fault) error {
 // churnConnection opens streams over one connection, some at a time.
 func (w *world) churnConnection(target *slot, number int) error {
 	name := fmt.Sprintf("caller-%d", number)
-	conn, err := w.pki.dial(target.listen, target.service, name, certs.ClientLeaf(name))
+	conn, err := w.pki.Dial(target.GRPC, target.Service, name, certs.ClientLeaf(name))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	for range streamsOfEach {
-		err := w.openAndEnd(conn, target.service, number%2 == 0)
+		err := w.openAndEnd(conn, target.Service, number%2 == 0)
 		for status.Code(err) == codes.ResourceExhausted { // One caller may begin a few watches per second.
-			pause(context.Background(), 250*time.Millisecond)
-			err = w.openAndEnd(conn, target.service, number%2 == 0)
+			testkit.Pause(context.Background(), 250*time.Millisecond)
+			err = w.openAndEnd(conn, target.Service, number%2 == 0)
 		}
 		if err != nil {
-			return fmt.Errorf("a stream to %s: %w", target.name, err)
+			return fmt.Errorf("a stream to %s: %w", target.Name, err)
 		}
 	}
 	return nil
@@ -199,10 +200,8 @@ func (w *world) consumptionOf(s *slot) (u consumption, err error) {
 	if u.goroutines, err = w.metric(context.Background(), s, "go_goroutines", ""); err != nil {
 		return u, err
 	}
-	if u.files, err = s.openFiles(); err != nil {
-		return u, err
-	}
-	u.memory, err = s.residentMemory()
+	used, err := s.Process().Usage()
+	u.files, u.memory = float64(used.Descriptors), float64(used.Resident)/(1<<20)
 	return u, err
 }
 
@@ -211,11 +210,11 @@ func (w *world) consumptionOf(s *slot) (u consumption, err error) {
 func (w *world) disturbed(s *slot, process string) bool {
 	concerned := 0
 	for _, f := range *w.present.Load() {
-		if f.Service == "" || f.Service == s.service || s.service == history.Gateway {
+		if f.Service == "" || f.Service == s.Service || s.Service == history.Gateway {
 			concerned++
 		}
 	}
-	return s.processName() != process || concerned > 1
+	return s.ProcessName() != process || concerned > 1
 }
 
 // unlessDisturbed returns an error of a measurement of a process, and nil if the process is

@@ -18,6 +18,7 @@ import (
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -115,7 +116,7 @@ func (w *world) churn(ctx context.Context) {
 				w.miss(fmt.Errorf("delete a Service: %w", err))
 			}
 		}
-		pause(ctx, servicePace)
+		testkit.Pause(ctx, servicePace)
 	}
 }
 
@@ -149,7 +150,7 @@ func (w *world) ask(ctx context.Context) {
 			return
 		}
 		w.recordAnswer(answer, reply, err)
-		pause(ctx, askPace)
+		testkit.Pause(ctx, askPace)
 	}
 }
 

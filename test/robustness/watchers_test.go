@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -88,7 +89,7 @@ type slowWatcher struct {
 func (w *world) watchSlowly(target *slot, f schedule.Fault) error {
 	ctx, cancel := context.WithTimeout(context.Background(), f.Duration+6*requestTimeout)
 	defer cancel()
-	process := target.processName()
+	process := target.ProcessName()
 	before, err := target.residentMemory()
 	if err != nil {
 		return err
@@ -108,14 +109,14 @@ func (w *world) watchSlowly(target *slot, f schedule.Fault) error {
 		watchers = append(watchers, each)
 	}
 	peak := before
-	for end := time.Now().Add(f.Duration); time.Now().Before(end); pause(ctx, time.Second) {
+	for end := time.Now().Add(f.Duration); time.Now().Before(end); testkit.Pause(ctx, time.Second) {
 		memory, err := target.residentMemory()
 		if err == nil {
 			peak = max(peak, memory)
 		}
 	}
 	connected := 0.0
-	clients, err := establishedTo(target.listen)
+	clients, err := establishedTo(target.GRPC)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (w *world) watchSlowly(target *slot, f schedule.Fault) error {
 // newSlowWatcher opens a watch for a caller and reads its first event. Its client has no keepalive,
 // so it ends nothing by itself.
 func (w *world) newSlowWatcher(ctx context.Context, target *slot, caller string) (*slowWatcher, error) {
-	files, err := w.pki.of(caller, certs.ClientLeaf(caller))
+	files, err := w.pki.Files(caller, certs.ClientLeaf(caller))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func (w *world) newSlowWatcher(ctx context.Context, target *slot, caller string)
 		return nil, err
 	}
 	watcher := &slowWatcher{}
-	watcher.conn, err = grpc.NewClient(target.listen, grpc.WithTransportCredentials(client.Credentials()), grpc.WithAuthority(target.service),
+	watcher.conn, err = grpc.NewClient(target.GRPC, grpc.WithTransportCredentials(client.Credentials()), grpc.WithAuthority(target.Service),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			var dialer net.Dialer
 			conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -160,12 +161,12 @@ func (w *world) newSlowWatcher(ctx context.Context, target *slot, caller string)
 	if err != nil {
 		return nil, err
 	}
-	if watcher.stream, err = watch(ctx, watcher.conn, target.service); err == nil {
+	if watcher.stream, err = watch(ctx, watcher.conn, target.Service); err == nil {
 		err = watcher.stream.receive()
 	}
 	if err != nil {
 		_ = watcher.conn.Close()
-		return nil, fmt.Errorf("a watch of %s: %w", target.name, err)
+		return nil, fmt.Errorf("a watch of %s: %w", target.Name, err)
 	}
 	return watcher, nil
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
@@ -26,6 +26,7 @@ const (
 	clusterName = "robustness"
 	namespace   = "demo"
 	nodeLeases  = "kube-node-lease"
+	etcdMembers = 3
 	// shardCount is the number of shards of leasesvc and slicesvc, which have 64 by default.
 	shardCount = 8
 	// startTimeout is well above the time until all services work on a loaded machine.
@@ -49,6 +50,7 @@ func advertised() []string { return []string{"10.99.0.1", "10.99.0.2"} }
 // world is one control plane with all services, their traffic and the record of the run.
 type world struct {
 	*testing.T
+	lab     *worldtest.World
 	dir     string
 	binary  string
 	began   time.Time
@@ -60,7 +62,7 @@ type world struct {
 	// direct and etcd reach the control plane without a proxy.
 	direct   kubernetes.Interface
 	etcd     *clientv3.Client
-	pki      *pki
+	pki      *worldtest.PKI
 	slots    []*slot
 	shards   map[string]int
 	nodes    *simulatedNodes
@@ -88,28 +90,16 @@ type world struct {
 func newWorld(t *testing.T, p plan) *world {
 	t.Helper()
 	w := &world{
-		T: t, seed: p.seed, calm: p.calm, profile: p.profile, began: time.Now(), dir: workDir(t),
+		T: t, seed: p.seed, calm: p.calm, profile: p.profile, began: time.Now(),
 		shards: map[string]int{history.Leasesvc: shardCount, history.Bootstrapsvc: 1, history.Slicesvc: shardCount},
 	}
-	var err error
-	if w.pki, err = newPKI(w.dir); err != nil {
-		t.Fatal(err)
-	}
 	w.binary = services(t)
-	w.startControlPlane()
+	w.startControlPlane(workDir(t))
 	ctx, end := context.WithCancel(context.Background())
 	w.end = end
 	t.Cleanup(func() {
-		for _, s := range w.slots {
-			s.kill()
-		}
 		end()
 		w.background.Wait()
-		if t.Failed() && *keep == "" {
-			for _, s := range w.slots {
-				t.Logf("%s said last:\n%s", s.name, s.lastLines())
-			}
-		}
 	})
 	w.makeSlots()
 	w.recorder = newRecorder(ctx, w)
@@ -128,11 +118,11 @@ func newWorld(t *testing.T, p plan) *world {
 	return w
 }
 
-// workDir returns a temporary directory or, with -robustness.keep, one that remains.
+// workDir returns nothing or, with -robustness.keep, a directory that remains.
 func workDir(t *testing.T) string {
 	t.Helper()
 	if *keep == "" {
-		return t.TempDir()
+		return ""
 	}
 	dir := filepath.Join(*keep, filepath.Base(t.Name()))
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
@@ -141,28 +131,15 @@ func workDir(t *testing.T) string {
 	return dir
 }
 
-func (w *world) startControlPlane() {
+func (w *world) startControlPlane(dir string) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	var err error
-	if w.cluster, err = devcluster.Start(ctx, devcluster.Config{AdvertiseAddress: advertised()[0], EtcdMembers: etcdMembers}); err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() {
-		if err := w.cluster.Stop(); err != nil {
-			w.Error(err)
-		}
+	w.lab = worldtest.New(w.T, worldtest.Config{
+		Name: clusterName, Dir: dir, Own: &devcluster.Config{AdvertiseAddress: advertised()[0], EtcdMembers: etcdMembers}, Peers: advertised()[1:], Proxies: true,
 	})
-	if w.peer, err = w.cluster.AddAPIServer(ctx, devcluster.PeerConfig{AdvertiseAddress: advertised()[1]}); err != nil {
-		w.Fatal(err)
-	}
-	if w.etcd, err = w.cluster.EtcdClient(); err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = w.etcd.Close() })
+	w.dir, w.cluster, w.peer, w.etcd, w.pki = w.lab.Dir, w.lab.Cluster, w.lab.Peers[0], w.lab.Etcd, w.lab.PKI
 	config := w.cluster.RESTConfig()
 	config.WarningHandler, config.Timeout = rest.NoWarnings{}, requestTimeout/2
+	var err error
 	if w.direct, err = kubernetes.NewForConfig(config); err != nil {
 		w.Fatal(err)
 	}
@@ -171,18 +148,10 @@ func (w *world) startControlPlane() {
 	}
 }
 
-// kubeOf returns the kube-apiserver beside a replica: the replicas take them in turn.
-func (w *world) kubeOf(number int) *rest.Config {
-	if number%2 == 1 {
-		return w.peer.RESTConfig()
-	}
-	return w.cluster.RESTConfig()
-}
-
 func (w *world) makeSlots() {
 	w.Helper()
 	for n := range *replicas {
-		w.newSlot(history.Leasesvc, n, w.kubeOf(n), "--loops=*,node-health", fmt.Sprintf("--shards=%d", shardCount),
+		w.newSlot(history.Leasesvc, n, "--loops=*,node-health", fmt.Sprintf("--shards=%d", shardCount),
 			"--heartbeat-interval="+beatInterval.String(), "--heartbeat-grace-period="+beatGrace.String(),
 			"--lease-duration="+leaseDuration.String(), "--lease-renew-interval="+(leaseDuration/4).String(),
 			"--node-monitor-grace-period="+nodeGrace.String(), "--node-startup-grace-period="+nodeGrace.String())
@@ -190,21 +159,17 @@ func (w *world) makeSlots() {
 		if n > 1 {
 			sidecar = append(sidecar, "--loops=*,-apiserver-probe") // Each kube-apiserver has one.
 		}
-		w.newSlot(history.Bootstrapsvc, n, w.kubeOf(n), sidecar...)
-		w.newSlot(history.Slicesvc, n, w.kubeOf(n), fmt.Sprintf("--shards=%d", shardCount))
+		w.newSlot(history.Bootstrapsvc, n, sidecar...)
+		w.newSlot(history.Slicesvc, n, fmt.Sprintf("--shards=%d", shardCount))
 	}
-	w.newSlot(history.Gateway, 0, w.kubeOf(0), "--http-listen=")
+	w.newSlot(history.Gateway, 0, "--http-listen=")
 }
 
 func (w *world) startServices() {
 	w.Helper()
-	for _, s := range w.slots {
-		if err := s.start(); err != nil {
-			w.Fatal(err)
-		}
-	}
+	w.lab.Start()
 	var err error
-	if w.gateway, err = w.pki.dialAsAdministrator(w.slots[len(w.slots)-1].listen, history.Gateway); err != nil {
+	if w.gateway, err = w.dialAsAdministrator(w.slots[len(w.slots)-1].GRPC, history.Gateway); err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { _ = w.gateway.Close() })
@@ -212,25 +177,12 @@ func (w *world) startServices() {
 
 // works returns an error unless every shard has a leader and every replica is ready.
 func (w *world) works(ctx context.Context) error {
-	reply, err := gatewayv1.NewClusterServiceClient(w.gateway).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
-	if err != nil {
-		return err
-	}
-	ready := map[string]int{}
-	for _, service := range reply.GetStatus().GetServices() {
-		if service.GetLedShardCount() < service.GetShardCount() {
-			return fmt.Errorf("%s: %d of %d shards have a leader", service.GetService(), service.GetLedShardCount(), service.GetShardCount())
-		}
-		for _, replica := range service.GetReplicas() {
-			if replica.GetStatus().GetReady() {
-				ready[service.GetService()]++
-			}
-		}
-	}
+	want := map[string]int{history.Gateway: 1}
 	for service := range w.shards {
-		if ready[service] < *replicas {
-			return fmt.Errorf("%d replicas of %s are ready, want %d", ready[service], service, *replicas)
-		}
+		want[service] = *replicas
+	}
+	if _, err := worldtest.Working(ctx, w.gateway, want); err != nil {
+		return err
 	}
 	return errors.Join(w.nodes.registered(), w.findingIsKnown(ctx))
 }
@@ -238,18 +190,7 @@ func (w *world) works(ctx context.Context) error {
 // await polls a condition until it holds, and fails the test with its last error after a time.
 func (w *world) await(within time.Duration, condition func(context.Context) error) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	for {
-		err := condition(ctx)
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			w.Fatalf("not within %v: %v", within, err)
-		}
-		pause(ctx, 100*time.Millisecond)
-	}
+	worldtest.Await(w.T, within, condition)
 }
 
 // now is the time since the begin of the run.
@@ -272,15 +213,5 @@ func (w *world) note(err error) {
 func (w *world) miss(err error) {
 	if err != nil {
 		w.missed.Add(1)
-	}
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

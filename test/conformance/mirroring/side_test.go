@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -140,15 +141,15 @@ func (s *side) start(t *testing.T, with setup) *simtest.Child {
 	with.controller = cmp.Or(with.controller, s.name)
 	with.kubeconfig = cmp.Or(with.kubeconfig, s.cluster.Kubeconfig())
 	limit := "--mirroring-max-endpoints-per-subset=" + strconv.Itoa(cmp.Or(with.perSubset, 1000))
-	child := simtest.ChildConfig{Name: "kube-controller-manager", Path: *arguments.manager, Args: []string{
+	child := childprocess.Config{Name: "kube-controller-manager", Path: *arguments.manager, Args: []string{
 		"--kubeconfig=" + with.kubeconfig, "--controllers=" + upstreamLoop, "--leader-elect=false", limit,
 		"--secure-port=" + strconv.Itoa(with.metrics), "--bind-address=127.0.0.1", "--cert-dir=" + s.t.TempDir(),
 		"--authorization-always-allow-paths=/metrics",
 	}}
 	if with.controller == ours {
 		ca, cert, key := s.cluster.EtcdFiles()
-		child = simtest.ChildConfig{
-			Name: "slicesvc", Path: os.Args[0], Env: []string{serverVariable + "=yes"},
+		child = childprocess.Config{
+			Name: "slicesvc", Env: []string{serverVariable + "=yes"},
 			Args: []string{
 				"--kubeconfig=" + with.kubeconfig, "--loops=" + oursLoop, limit,
 				"--insecure", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:" + strconv.Itoa(with.metrics), "--drain-timeout=1s",

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -55,12 +56,12 @@ var (
 	}
 	sidecarKilled = machineFault{
 		name: "sidecar killed", within: killedRemovalTime,
-		inject: func(m *machine) error { m.kill(); return nil },
+		inject: func(m *machine) error { m.Kill(); return nil },
 		undo:   func(m *machine) error { m.startSidecar(); return nil },
 	}
 	sidecarStopped = machineFault{
 		name: "sidecar stopped", within: gracefulRemovalTime,
-		inject: func(m *machine) error { return m.stop() },
+		inject: func(m *machine) error { return m.Stop() },
 		undo:   func(m *machine) error { m.startSidecar(); return nil },
 	}
 	powerLost = machineFault{
@@ -116,12 +117,12 @@ func TestServers_GracefulStopRemovesTheLastEndpoint(t *testing.T) {
 	machines := f.startMachines("10.99.2.1", "10.99.2.2")
 	first, last := machines[0], machines[1]
 	end := f.requirePublished(last)
-	if err := first.stop(); err != nil {
+	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	f.checkRemoval("graceful stop", gracefulRemovalTime, last)
 	end()
-	if err := last.stop(); err != nil {
+	if err := last.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	f.checkRemoval("graceful stop of the last server", gracefulRemovalTime)
@@ -134,6 +135,6 @@ func TestServers_LastServerStaysPublishedWhileFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := f.requirePublished(only)
-	pause(t.Context(), frozenRemovalTime+2*time.Second)
+	testkit.Pause(t.Context(), frozenRemovalTime+2*time.Second)
 	end()
 }

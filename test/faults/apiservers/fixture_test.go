@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/process"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
+	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
 
 const (
@@ -30,16 +28,7 @@ const (
 	readTimeout = 5 * time.Second
 )
 
-// sidecarVariable makes the test binary run a bootstrapsvc instead of the tests.
-const sidecarVariable = "TRIVET_APISERVERS_SIDECAR"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(sidecarVariable) != "" {
-		cfg := bootstrapsvc.DefaultConfig()
-		os.Exit(process.Main(os.Args[1:], bootstrapsvc.Program(&cfg)))
-	}
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { worldtest.Main(m) }
 
 // fixture is the control plane that the machines of a test join.
 type fixture struct {
@@ -47,14 +36,20 @@ type fixture struct {
 	cluster *devcluster.Cluster
 	// kube is a client of a kube-apiserver without faults.
 	kube kubernetes.Interface
-	// name is the cluster name of the test's sidecars. It separates the etcd keys of the tests.
-	name string
+	// world has the sidecars of the test. Its name separates the etcd keys of the tests.
+	world *worldtest.World
 }
 
 // newFixture returns the control plane that all tests share.
-func newFixture(t *testing.T) fixture {
+func newFixture(t *testing.T) fixture { return newFixtureOn(t, nil) }
+
+// newFixtureOn returns a control plane of its own, if it is configured.
+func newFixtureOn(t *testing.T, own *devcluster.Config) fixture {
 	t.Helper()
-	return fixture{T: t, cluster: testkit.Cluster(t), kube: testkit.Kube(t), name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name()))}
+	w := worldtest.New(t, worldtest.Config{
+		Plain: true, Own: own, Name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name())),
+	})
+	return fixture{T: t, cluster: w.Cluster, kube: w.Kube, world: w}
 }
 
 // machine is a kube-apiserver and its bootstrapsvc, which reaches Kubernetes only through that
@@ -113,7 +108,7 @@ func (m *machine) startSidecar() {
 
 // powerOff kills the sidecar and the server.
 func (m *machine) powerOff() {
-	m.kill()
+	m.Kill()
 	m.server.Kill()
 }
 
@@ -224,7 +219,7 @@ func (f fixture) requirePublished(machines ...*machine) (end func()) {
 					return
 				}
 			}
-			pause(ctx, 20*time.Millisecond)
+			testkit.Pause(ctx, 20*time.Millisecond)
 		}
 		if reads == 0 {
 			f.Error("the published endpoints were never read")
@@ -253,14 +248,4 @@ func (f fixture) leaderAndOther(machines []*machine) (leader, other *machine) {
 		return errors.Join(problems...)
 	})
 	return leader, other
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

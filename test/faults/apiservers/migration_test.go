@@ -53,7 +53,7 @@ func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 
 	before := resourceVersions(t, f.kube)
 	end := f.requirePublished(old)
-	pause(t.Context(), 25*time.Second) // two and a half intervals of both writers
+	testkit.Pause(t.Context(), 25*time.Second) // two and a half intervals of both writers
 	end()
 	if after := resourceVersions(t, f.kube); after != before {
 		t.Errorf("without a change, the slices went from version %s to %s", before, after)
@@ -121,7 +121,7 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 	etcd := testkit.Etcd(t)
 	const withoutLease, master = "10.99.6.2", "10.99.6.3"
 	for key, value := range map[string]string{
-		"/trivet/" + f.name + "/apiservers/" + withoutLease: `{"port":6443,"ready":true,"replica":"removed"}`,
+		"/trivet/" + f.world.Name + "/apiservers/" + withoutLease: `{"port":6443,"ready":true,"replica":"removed"}`,
 		"/registry/masterleases/" + master: `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"` + master +
 			`"},"subsets":[{"addresses":[{"ip":"` + master + `"}]}]}`,
 	} {
@@ -143,27 +143,15 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 			return err
 		})
 	}
-	pause(t.Context(), 12*time.Second) // more than one interval
+	testkit.Pause(t.Context(), 12*time.Second) // more than one interval
 	f.waitForPublished(readTimeout, healthy)
 }
 
 // etcd is restored from a copy that contains a machine that was lost after the copy.
 func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
-	cluster, err := devcluster.Start(t.Context(), devcluster.Config{DataDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	kube, err := kubernetes.NewForConfig(cluster.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := fixture{T: t, cluster: cluster, kube: kube, name: "restored"}
+	f := newFixtureOn(t, &devcluster.Config{DataDir: dir})
+	cluster := f.cluster
 	machines := f.machines("10.99.7.1", "10.99.7.2")
 	remaining, lost := machines[0], machines[1]
 	remaining.startSidecar()
@@ -183,7 +171,7 @@ func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
 		restrictDirs(data), cluster.StartEtcd(), cluster.StartAPIServer(), remaining.server.Start()); err != nil {
 		t.Fatal(err)
 	}
-	if has, err := published(t.Context(), kube); err != nil || !slices.Contains(has, lost.address) {
+	if has, err := published(t.Context(), f.kube); err != nil || !slices.Contains(has, lost.address) {
 		t.Fatalf("the restored slices hold %v, %v, and should hold the lost %s", has, err, lost.address)
 	}
 	remaining.startSidecar()

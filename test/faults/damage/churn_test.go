@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // concurrency is the number of Services that exist at the same time.
@@ -72,7 +74,7 @@ func (c *churn) runService(ctx context.Context, name string, random *rand.Rand) 
 			return err
 		}
 	}
-	pause(ctx, time.Duration(random.IntN(40))*time.Millisecond)
+	testkit.Pause(ctx, time.Duration(random.IntN(40))*time.Millisecond)
 	if err := services.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
@@ -143,14 +145,4 @@ func serviceOfKind(name string, kind int) *corev1.Service {
 		service.Spec.ClusterIP = corev1.ClusterIPNone
 	}
 	return service
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

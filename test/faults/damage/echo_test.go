@@ -76,7 +76,7 @@ func (m *echoMeter) run(ctx context.Context, kube kubernetes.Interface, namespac
 		if err := objects.Delete(ctx, object.Name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		pause(ctx, 20*time.Millisecond)
+		testkit.Pause(ctx, 20*time.Millisecond)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func recordFindings(t *testing.T, replica bootstrapv1.FindingServiceClient) *fin
 	r.watching.Go(func() {
 		for ctx.Err() == nil {
 			r.follow(ctx, replica)
-			pause(ctx, 100*time.Millisecond)
+			testkit.Pause(ctx, 100*time.Millisecond)
 		}
 	})
 	t.Cleanup(func() {

@@ -51,7 +51,7 @@ func TestForeign_AddressesOfOtherControllersAreNeverChanged(t *testing.T) {
 		inj.injectedKeys = append(inj.injectedKeys, addressKey(made.Name))
 		others[made.Name] = made
 	}
-	pause(t.Context(), observationTime())
+	testkit.Pause(t.Context(), observationTime())
 	for name, before := range others {
 		after, err := inj.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || after.ResourceVersion != before.ResourceVersion {

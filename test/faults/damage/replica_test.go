@@ -141,7 +141,7 @@ func startTwo(t *testing.T, s replicaConfig) (leader, other *replica) {
 		if leader != before {
 			since = time.Now()
 		}
-		pause(t.Context(), 50*time.Millisecond)
+		testkit.Pause(t.Context(), 50*time.Millisecond)
 	}
 	return leader, other
 }

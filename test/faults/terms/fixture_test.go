@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,9 +18,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/faultproxy"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -50,7 +52,7 @@ type fixture struct {
 	testing.TB
 	dir           string
 	shards        int
-	etcd          []*etcdMember
+	etcd          *devcluster.Cluster
 	client        *clientv3.Client
 	recorder      *recorder
 	background    sync.WaitGroup
@@ -70,7 +72,7 @@ type fixture struct {
 type slot struct {
 	relay    *faultproxy.Relay
 	settings replica
-	process  *child.Process
+	process  *childprocess.Child
 }
 
 // newFixture starts etcd and the recorder.
@@ -78,7 +80,11 @@ func newFixture(t testing.TB, members, shards int) *fixture {
 	t.Helper()
 	fx := &fixture{TB: t, dir: workDir(t), shards: shards, recorder: &recorder{current: map[int]int{}}}
 	fx.etcd = startEtcd(t, fx.dir, members)
-	fx.client = mustConnect(t, fx.endpoints()...)
+	var err error
+	if fx.client, err = connect(fx.connection()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = fx.client.Close() })
 	ctx, stopRecording := context.WithCancel(context.Background())
 	fx.stopRecording = stopRecording
 	fx.background.Go(func() { fx.recorder.follow(ctx, fx.client) })
@@ -106,12 +112,11 @@ func workDir(t testing.TB) string {
 	return dir
 }
 
-func (fx *fixture) endpoints() []string {
-	var endpoints []string
-	for _, m := range fx.etcd {
-		endpoints = append(endpoints, m.endpoint())
-	}
-	return endpoints
+// connection is how to reach all members of etcd.
+func (fx *fixture) connection() etcdconn.Config {
+	cfg := etcdconn.Config{Endpoints: fx.etcd.EtcdEndpoints()}
+	cfg.CAFile, cfg.CertFile, cfg.KeyFile = fx.etcd.EtcdFiles()
+	return cfg
 }
 
 // startReplicas starts n replicas. With one etcd member, each replica connects through its own
@@ -119,10 +124,10 @@ func (fx *fixture) endpoints() []string {
 func (fx *fixture) startReplicas(n int, change func(*replica)) {
 	fx.Helper()
 	for i := range n {
-		s := &slot{settings: replica{Endpoints: fx.endpoints(), Shards: fx.shards, TTL: ttl}}
-		if len(fx.etcd) == 1 {
-			s.relay = faultproxy.NewRelay(fx.TB, fx.etcd[0].client)
-			s.settings.Endpoints = []string{"http://" + s.relay.Addr()}
+		s := &slot{settings: replica{Etcd: fx.connection(), Shards: fx.shards, TTL: ttl}}
+		if endpoints := fx.etcd.EtcdEndpoints(); len(endpoints) == 1 {
+			s.relay = faultproxy.NewRelay(fx.TB, strings.TrimPrefix(endpoints[0], "https://"))
+			s.settings.Etcd.Endpoints = []string{"https://" + s.relay.Addr()}
 		}
 		if change != nil {
 			change(&s.settings)
@@ -145,20 +150,10 @@ func (fx *fixture) startReplica(at int) error {
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	output, err := os.Create(s.settings.Log + ".stderr")
-	if err != nil {
-		return err
-	}
-	defer output.Close() // The child process has its own descriptor.
-	command := exec.Command(self)
-	command.Env = append(os.Environ(), replicaVariable+"="+string(settings))
-	command.Stderr = output
 	fx.ids = append(fx.ids, s.settings.ID)
-	s.process, err = child.Start(command)
+	s.process, err = childprocess.Start(childprocess.Config{
+		Name: s.settings.ID, Env: []string{replicaVariable + "=" + string(settings)}, Log: s.settings.Log + ".stderr",
+	})
 	return err
 }
 
@@ -192,7 +187,7 @@ func (fx *fixture) eventually(within time.Duration, condition func() error) erro
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, 10*time.Millisecond)
+		testkit.Pause(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -207,7 +202,7 @@ func (fx *fixture) recordFault(kind history.FaultKind, replica string, from int6
 // run either.
 func (fx *fixture) watchForStalls(ctx context.Context) {
 	for last := clock(); ctx.Err() == nil; last = clock() {
-		pause(ctx, stallCheckInterval)
+		testkit.Pause(ctx, stallCheckInterval)
 		if clock()-last > int64(stallThreshold) {
 			fx.recordFault(history.Stall, "", last)
 		}

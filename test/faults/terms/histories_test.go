@@ -10,6 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var (
@@ -60,7 +61,7 @@ func runHistory(t *testing.T, seed uint64, all *totals) {
 	if err := fx.waitForWrites(); err != nil {
 		t.Error(err)
 	}
-	pause(context.Background(), time.Second) // of work after the last fault
+	testkit.Pause(context.Background(), time.Second) // of work after the last fault
 	h, err := fx.finish()
 	if err != nil {
 		t.Error(err)

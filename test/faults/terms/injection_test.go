@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // injectAll injects each fault at its time and returns after the end of the last one.
@@ -21,7 +21,7 @@ func (fx *fixture) injectAll(faults []schedule.Fault) error {
 	var injecting sync.WaitGroup
 	for i, f := range faults {
 		injecting.Go(func() {
-			pause(context.Background(), f.Start-time.Since(began))
+			testkit.Pause(context.Background(), f.Start-time.Since(began))
 			if err := fx.inject(f); err != nil {
 				results[i] = fmt.Errorf("%v: %w", f, err)
 			}
@@ -46,11 +46,11 @@ func (fx *fixture) inject(f schedule.Fault) error {
 		fx.recordFault(kind, id, from)
 		return fx.startReplica(f.Replica)
 	case schedule.Freeze, schedule.FreezeLong:
-		if err := process.Signal(syscall.SIGSTOP); err != nil {
+		if err := process.Freeze(); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Duration)
-		if err := process.Signal(syscall.SIGCONT); err != nil {
+		testkit.Pause(context.Background(), f.Duration)
+		if err := process.Thaw(); err != nil {
 			return err
 		}
 	case schedule.BlockReceive, schedule.BlockReceiveLong:
@@ -76,7 +76,7 @@ func (fx *fixture) inject(f schedule.Fault) error {
 // hold blocks a direction of a relay for a duration.
 func hold(block func(bool), d time.Duration) {
 	block(true)
-	pause(context.Background(), d)
+	testkit.Pause(context.Background(), d)
 	block(false)
 }
 
@@ -84,12 +84,9 @@ func (fx *fixture) outage(duration time.Duration) error {
 	fx.etcdFaults.Lock()
 	defer fx.etcdFaults.Unlock()
 	from := clock()
-	fx.etcd[0].kill()
-	pause(context.Background(), duration)
-	if err := fx.etcd[0].start(); err != nil {
-		return err
-	}
-	err := fx.etcd[0].ready(context.Background())
+	fx.etcd.KillEtcdMember(0)
+	testkit.Pause(context.Background(), duration)
+	err := fx.etcd.StartEtcd()
 	fx.recordFault(history.Outage, "", from)
 	return err
 }
@@ -137,6 +134,6 @@ func (fx *fixture) compact(s *slot, duration time.Duration) error {
 	if _, err := fx.client.Compact(ctx, revision); err != nil {
 		return err
 	}
-	pause(ctx, duration)
+	testkit.Pause(ctx, duration)
 	return nil
 }

@@ -3,13 +3,13 @@ package terms
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // quorumLossDetection bounds the time in which a leader without a quorum still renews leases. Raft
@@ -32,12 +32,12 @@ func TestQuorum_LostAndRestored(t *testing.T) {
 	if err := fx.waitForWrites(); err != nil {
 		t.Errorf("after the leader was lost: %v", err)
 	}
-	pause(t.Context(), time.Second) // of work under the new leader
+	testkit.Pause(t.Context(), time.Second) // of work under the new leader
 	lost, restored := fx.loseQuorum(t)
 	if err := fx.waitForWrites(); err != nil {
 		t.Errorf("after the quorum was restored: %v", err)
 	}
-	pause(t.Context(), time.Second) // of work under the new quorum
+	testkit.Pause(t.Context(), time.Second) // of work under the new quorum
 	h, err := fx.finish()
 	if err != nil {
 		t.Error(err)
@@ -53,18 +53,18 @@ func TestQuorum_LostAndRestored(t *testing.T) {
 // loseLeader kills the leader and restarts it after another member leads.
 func (fx *fixture) loseLeader(t *testing.T) {
 	t.Helper()
-	leader, err := fx.leader(t.Context(), nil)
+	leader, err := fx.leader(t.Context(), -1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	from := clock()
-	leader.kill()
-	err = fx.eventually(readyTimeout, func() error {
+	fx.etcd.KillEtcdMember(leader)
+	err = fx.eventually(writeTimeout, func() error {
 		_, err := fx.leader(t.Context(), leader)
 		return err
 	})
 	fx.recordFault(history.Outage, "", from)
-	if err := errors.Join(err, leader.start(), leader.ready(t.Context())); err != nil {
+	if err := errors.Join(err, fx.etcd.StartEtcd()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -73,47 +73,42 @@ func (fx *fixture) loseLeader(t *testing.T) {
 // been over for a TTL. It returns the clock before and after that time.
 func (fx *fixture) loseQuorum(t *testing.T) (lost, restored int64) {
 	t.Helper()
-	leader, err := fx.leader(t.Context(), nil)
+	leader, err := fx.leader(t.Context(), -1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	followers := slices.DeleteFunc(slices.Clone(fx.etcd), func(m *etcdMember) bool { return m == leader })
-	for _, m := range followers {
-		m.kill()
+	for n := range fx.etcd.EtcdEndpoints() {
+		if n != leader {
+			fx.etcd.KillEtcdMember(n)
+		}
 	}
 	lost = clock()
-	pause(t.Context(), quorumLossDetection+2*ttl)
+	testkit.Pause(t.Context(), quorumLossDetection+2*ttl)
 	restored = clock()
-	for _, m := range followers {
-		if err := m.start(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, m := range fx.etcd {
-		if err := m.ready(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	if err := fx.etcd.StartEtcd(); err != nil {
+		t.Fatal(err)
 	}
 	fx.recordFault(history.Outage, "", lost)
 	return lost, restored
 }
 
-// leader returns the member that reports itself as the leader. It skips the given member.
-func (fx *fixture) leader(ctx context.Context, not *etcdMember) (*etcdMember, error) {
+// leader returns the number of the member that reports itself as the leader. It skips the given
+// member.
+func (fx *fixture) leader(ctx context.Context, not int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var problems []error
-	for _, m := range fx.etcd {
-		if m == not {
+	for n, endpoint := range fx.etcd.EtcdEndpoints() {
+		if n == not {
 			continue
 		}
-		status, err := fx.client.Status(ctx, m.endpoint())
+		status, err := fx.client.Status(ctx, endpoint)
 		if err == nil && isLeader(status) {
-			return m, nil
+			return n, nil
 		}
 		problems = append(problems, err)
 	}
-	return nil, errors.Join(append(problems, errors.New("no member of etcd leads"))...)
+	return 0, errors.Join(append(problems, errors.New("no member of etcd leads"))...)
 }
 
 func isLeader(status *clientv3.StatusResponse) bool {

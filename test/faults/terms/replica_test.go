@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 const (
@@ -49,10 +50,10 @@ func parse(value []byte) (r history.Register, err error) {
 
 // replica configures one process under test.
 type replica struct {
-	ID        string
-	Endpoints []string
-	Shards    int
-	TTL       time.Duration
+	ID     string
+	Etcd   etcdconn.Config
+	Shards int
+	TTL    time.Duration
 	// Log is the path of the file for its events.
 	Log string
 	// Unguarded replicas neither check their terms nor guard their writes. They show that package
@@ -83,7 +84,7 @@ func (r replica) run() error {
 		return err
 	}
 	defer file.Close()
-	client, err := connect(r.Endpoints...)
+	client, err := connect(r.Etcd)
 	if err != nil {
 		return err
 	}
@@ -132,15 +133,15 @@ func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
 	checking.Go(func() {
 		for ctx.Err() == nil {
 			w.check(t)
-			pause(ctx, 25*time.Millisecond)
+			testkit.Pause(ctx, 25*time.Millisecond)
 		}
 	})
 	for n := 0; ctx.Err() == nil; n++ {
 		if w.check(t) {
-			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write
+			testkit.Pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write
 			w.write(t, history.Register{Epoch: t.Epoch(), ID: fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)})
 		}
-		pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
+		testkit.Pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
 	}
 	checking.Wait()
 	return nil
@@ -189,7 +190,7 @@ func (w *replicaWorker) read(ctx context.Context) {
 			event.To, event.Outcome, event.Seen = clock(), history.Answered, registerIn(answer)
 			w.logEvent(event)
 		}
-		pause(ctx, 20*time.Millisecond+rand.N(40*time.Millisecond))
+		testkit.Pause(ctx, 20*time.Millisecond+rand.N(40*time.Millisecond))
 	}
 }
 
@@ -208,16 +209,6 @@ func registerIn(answer *clientv3.GetResponse) history.Register {
 		panic(err) // Only replicas write registers.
 	}
 	return r
-}
-
-// pause waits for real time to pass, not for a condition.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // clock reads the monotonic clock, which all processes of a machine share. It continues while a

@@ -1,11 +1,11 @@
 package terms
 
 import (
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 // TestUnguarded_ViolationsAreFound freezes a replica without checks and guards for longer than its
@@ -20,7 +20,7 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 	if err := fx.eventually(writeTimeout, fx.staleWrite); err != nil {
 		t.Errorf("the frozen replica did not write again: %v", err)
 	}
-	pause(t.Context(), 300*time.Millisecond) // of reads and writes by the other replica
+	testkit.Pause(t.Context(), 300*time.Millisecond) // of reads and writes by the other replica
 	for _, s := range fx.slots {
 		s.process.Kill() // Unguarded replicas do not stop on SIGTERM.
 	}
@@ -34,14 +34,14 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 // freezeUntilReplaced freezes the replica in a slot until another one has written shard 0.
 func (fx *fixture) freezeUntilReplaced(t *testing.T, s *slot) {
 	t.Helper()
-	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := s.process.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	err := fx.eventually(writeTimeout, func() error { return fx.lastWriteBy(0, s.settings.ID, false) })
 	if err != nil {
 		t.Fatalf("no other replica has written: %v", err)
 	}
-	if err := s.process.Signal(syscall.SIGCONT); err != nil {
+	if err := s.process.Thaw(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/test/internal/child"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 )
 
 // Period is the time between two scrapes, and between two evaluations of the rules.
@@ -82,16 +81,13 @@ func Start(t testing.TB, cfg Config) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(p.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	command := exec.Command(cfg.Program, "--config.file="+path, "--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
-		"--web.listen-address="+p.address, "--rules.alert.resend-delay=1s")
-	command.Dir = dir // without the files of its page
-	command.Stdout, command.Stderr = log, log
-	process, err := child.Start(command)
+	process, err := childprocess.Start(childprocess.Config{
+		Path: cfg.Program, Log: p.log, Dir: dir, // without the files of its page
+		Args: []string{
+			"--config.file=" + path, "--storage.tsdb.path=" + filepath.Join(dir, "tsdb"),
+			"--web.listen-address=" + p.address, "--rules.alert.resend-delay=1s",
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

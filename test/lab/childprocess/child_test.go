@@ -40,7 +40,9 @@ func TestChild_LastLinesAreFewAndShort(t *testing.T) {
 // A frozen process does nothing until it is thawed, and a stop ends it in either state.
 func TestChild_FreezesThawsAndStops(t *testing.T) {
 	dir := t.TempDir()
-	c, err := Start("script", "/bin/sh", dir, []string{"-c", "while :; do echo line; /bin/sleep 0.01; done"})
+	c, err := Start(Config{
+		Path: "/bin/sh", Args: []string{"-c", "while :; do echo line; /bin/sleep 0.01; done"}, Log: filepath.Join(dir, "script.log"), Grace: 10 * time.Millisecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +76,7 @@ func TestChild_FreezesThawsAndStops(t *testing.T) {
 	if err := c.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	c.Stop(10 * time.Millisecond)
-	if !c.Gone() || !c.Stopping() {
+	if err := c.Stop(); err == nil || !c.Gone() || !c.Stopping() {
 		t.Error("a stopped process has not ended")
 	}
 	if err := c.Thaw(); !errors.Is(err, os.ErrProcessDone) {

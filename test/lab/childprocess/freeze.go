@@ -16,7 +16,7 @@ const freezeTimeout = 10 * time.Second
 // Freeze suspends the process until Thaw, and returns when no thread of it runs. The kernel still
 // accepts connections on its ports, without a response.
 func (c *Child) Freeze() error {
-	if err := c.signal(syscall.SIGSTOP); err != nil {
+	if err := c.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	// The signal stops one thread after another, and answers go on meanwhile.
@@ -29,18 +29,11 @@ func (c *Child) Freeze() error {
 }
 
 // Thaw resumes a frozen process.
-func (c *Child) Thaw() error { return c.signal(syscall.SIGCONT) }
-
-func (c *Child) signal(signal syscall.Signal) error {
-	if err := c.process.Signal(signal); err != nil {
-		return fmt.Errorf("send %s to %s: %w", signal, c.name, err)
-	}
-	return nil
-}
+func (c *Child) Thaw() error { return c.Signal(syscall.SIGCONT) }
 
 // isRunning says whether a thread of the process is not stopped, as far as /proc tells.
 func (c *Child) isRunning() bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.process.Pid))
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.PID()))
 	return slices.ContainsFunc(threads, func(thread string) bool {
 		text, err := os.ReadFile(thread)
 		_, state, found := strings.Cut(string(text), ") ")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,12 +103,15 @@ func (s *server) startOnce(ctx context.Context) error {
 	if err := s.choosePort(); err != nil {
 		return err
 	}
-	child, err := childprocess.Start(s.name, s.path, s.dir, s.args(s.port))
+	child, err := childprocess.Start(childprocess.Config{
+		Name: s.name, Path: s.path, Args: s.args(s.port), Dir: s.dir, Log: filepath.Join(s.dir, s.name+".log"), Grace: s.grace,
+		Env: []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}, Bare: true,
+	})
 	if err != nil {
 		return err
 	}
 	if err := s.awaitReady(ctx, child); err != nil {
-		child.Stop(s.grace)
+		_ = child.Stop() // the cause is err
 		return err
 	}
 	s.child = child
@@ -156,7 +160,7 @@ func (s *server) stop() {
 	if s.child == nil {
 		return
 	}
-	s.child.Stop(s.grace)
+	_ = s.child.Stop() // a server may have died before
 	s.child = nil
 }
 
@@ -173,18 +177,30 @@ func (s *server) kill() {
 // a client that keeps dialling a stopped server could get the server's port as its local port,
 // connect to itself, and block the port.
 const (
-	firstPort = 20000
+	firstPort = 10000
 	lastPort  = 29999
 )
 
-// FreePort returns a port that is free now and is no local port of outgoing connections.
+// givenPorts are the ports that FreePort has returned: the server of one may not listen yet, or not
+// at the moment.
+var givenPorts sync.Map
+
+// FreePort returns a port that is free now and is no local port of outgoing connections. No other
+// call in this process returns it.
 func FreePort() (int, error) {
 	for range 100 {
-		if port := firstPort + rand.IntN(lastPort-firstPort+1); portIsFree(port) {
+		port := firstPort + rand.IntN(lastPort-firstPort+1)
+		if _, again := givenPorts.LoadOrStore(port, true); !again && portIsFree(port) {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("find a free port: 100 ports tried between %d and %d on 127.0.0.1 are all taken", firstPort, lastPort)
+}
+
+// FreeAddress returns the loopback address of a FreePort.
+func FreeAddress() (string, error) {
+	port, err := FreePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 func portIsFree(port int) bool {

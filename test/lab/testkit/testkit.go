@@ -13,6 +13,7 @@
 package testkit
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -24,8 +25,14 @@ import (
 )
 
 // Main runs the tests of a binary, stops the shared cluster and exits. The run also fails if the
-// cluster cannot be stopped or a goroutine remains.
-func Main(m *testing.M) {
+// cluster cannot be stopped or a goroutine remains. If one of instead runs a program in place of the
+// tests, with the arguments of the process, Main exits with its code.
+func Main(m *testing.M, instead ...func(args []string) (code int, ran bool)) {
+	for _, run := range instead {
+		if code, ran := run(os.Args[1:]); ran {
+			os.Exit(code)
+		}
+	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the shared control plane: %v\n", err)
@@ -67,6 +74,16 @@ func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
 			t.Fatalf("not within %v: %v", timeout, err)
 		}
 		time.Sleep(pollEvery)
+	}
+}
+
+// Pause waits for real time to pass, not for a condition.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

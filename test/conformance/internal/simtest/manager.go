@@ -3,6 +3,7 @@ package simtest
 import (
 	"testing"
 
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
@@ -17,5 +18,5 @@ func StartManager(t *testing.T, cluster *devcluster.Cluster, binary, controllers
 func StartManagerWith(t *testing.T, kubeconfig, binary, controllers string, flags ...string) (stop func()) {
 	t.Helper()
 	args := []string{"--kubeconfig=" + kubeconfig, "--controllers=" + controllers, "--leader-elect=false", "--secure-port=0"}
-	return StartChild(t, ChildConfig{Name: "kube-controller-manager", Path: binary, Args: append(args, flags...)}).Kill
+	return StartChild(t, childprocess.Config{Name: "kube-controller-manager", Path: binary, Args: append(args, flags...)}).Kill
 }

@@ -65,8 +65,8 @@ type Setting struct {
 	Brief bool
 }
 
-// Part returns each entry whose index is at modulo parts. The parts of a table are disjoint and have
-// all of its entries.
+// Part returns each entry whose index is at modulo parts. The parts of a table are disjoint and
+// have all of its entries.
 func Part(entries []Entry, at, parts int) []Entry {
 	var part []Entry
 	for i := at; i < len(entries); i += parts {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -61,7 +61,7 @@ func newReplicaCommand() *cobra.Command {
 // those that start or end the process wait for each other.
 type replica struct {
 	name, service, address string
-	executable, dir        string
+	dir                    string
 	args                   []string
 	// died gets the cause if the process ends and neither a fault nor stop asked for it.
 	died chan<- error
@@ -82,10 +82,6 @@ func newReplica(program process.Program, n int, cfg process.Config, flags []stri
 	if err != nil {
 		return nil, err
 	}
-	executable, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
 	args := []string{
 		"up", replicaCommand, program.Name, "--listen=" + listen, "--admin-listen=" + admin, "--cluster=" + cfg.Cluster,
 		"--kubeconfig=" + cfg.Kube.Kubeconfig, "--etcd-endpoints=" + cfg.Etcd.Endpoints[0],
@@ -98,7 +94,7 @@ func newReplica(program process.Program, n int, cfg process.Config, flags []stri
 	}
 	return &replica{
 		name: fmt.Sprintf("%s-%d", program.Name, n), service: program.Name, address: listen,
-		executable: executable, dir: dir, args: append(args, flags...), died: died,
+		dir: dir, args: append(args, flags...), died: died,
 	}, nil
 }
 
@@ -122,7 +118,10 @@ func (r *replica) start() error {
 	if r.child != nil && !r.child.Gone() {
 		return r.child.Thaw()
 	}
-	child, err := childprocess.Start(r.name, r.executable, r.dir, r.args)
+	child, err := childprocess.Start(childprocess.Config{
+		Name: r.name, Args: r.args, Dir: r.dir, Log: filepath.Join(r.dir, r.name+".log"), Grace: stopGrace,
+		Env: []string{"HOME=" + r.dir, "TMPDIR=" + r.dir}, Bare: true,
+	})
 	if err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func (r *replica) breakIt(how string) (fault.Effect, error) {
 		r.child.Kill()
 		return fault.Effect{Text: "killed " + what}, nil
 	default:
-		r.child.Stop(stopGrace)
+		_ = r.child.Stop() // also a replica that had to be killed is stopped
 		return fault.Effect{Text: "stopped " + what}, nil
 	}
 }
@@ -174,7 +173,7 @@ func (r *replica) stop() {
 		return
 	}
 	_ = r.child.Thaw() // fails for a process that has just ended
-	r.child.Stop(stopGrace)
+	_ = r.child.Stop() // fails for one that has just ended or had to be killed
 }
 
 // awaitServing waits until something accepts connections at the address.

@@ -1,4 +1,4 @@
-package child
+package childprocess
 
 import (
 	"fmt"
@@ -29,17 +29,13 @@ func TestCPU_CountsTheWorkOfAProcess(t *testing.T) {
 	}
 }
 
-func TestPeak_IsNotBelowTheMemoryOfNow(t *testing.T) {
-	resident, err := Resident(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestUsageOf_PeakIsNotBelowTheMemoryOfNow(t *testing.T) {
 	// The kernel counts both in batches of pages.
-	if peak, err := Peak(os.Getpid()); err != nil || peak < resident-8<<20 {
-		t.Errorf("peak %d, %v; want %d at least", peak, err, resident)
+	if used, err := UsageOf(os.Getpid()); err != nil || used.Resident == 0 || used.Peak < used.Resident-8<<20 {
+		t.Errorf("used %+v, %v; want a peak of %d at least", used, err, used.Resident)
 	}
-	if _, err := Peak(1 << 27); err == nil {
-		t.Error("a process that cannot exist has a peak")
+	if _, err := UsageOf(1 << 27); err == nil {
+		t.Error("a process that cannot exist has a usage")
 	}
 }
 

@@ -1,4 +1,4 @@
-package child
+package childprocess
 
 import (
 	"fmt"
@@ -10,6 +10,48 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// Usage is what a process has and has used, as the kernel of Linux counts it.
+type Usage struct {
+	// Resident and Peak are the present and the largest resident memory in bytes.
+	Resident, Peak int64
+	// CPU is the processor time so far, user and system.
+	CPU time.Duration
+	// Descriptors counts the open file descriptors.
+	Descriptors int
+}
+
+// Usage reads what the process uses. It fails after the exit of the process.
+func (c *Child) Usage() (Usage, error) { return UsageOf(c.PID()) }
+
+// UsageOf reads what a process uses.
+func UsageOf(pid int) (u Usage, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(string(status)) {
+		var kibibytes int64
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kibibytes); err == nil {
+			u.Resident = kibibytes << 10
+		}
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kibibytes); err == nil {
+			u.Peak = kibibytes << 10
+		}
+	}
+	if u.CPU, err = CPU(pid); err != nil {
+		return u, err
+	}
+	open, err := os.ReadDir(filepath.Join(dir, "fd"))
+	u.Descriptors = len(open)
+	return u, err
+}
+
+// ResetPeak makes the present resident memory the peak.
+func (c *Child) ResetPeak() error {
+	return os.WriteFile(filepath.Join("/proc", strconv.Itoa(c.PID()), "clear_refs"), []byte("5"), 0o200)
+}
 
 // CPU returns the CPU time of processes so far, user and system, from the kernel's clock of each
 // process. The ticks in /proc are too coarse for a process that sleeps most of the time.
@@ -37,31 +79,6 @@ func Spent(work func() error, pids ...int) (time.Duration, error) {
 	}
 	after, err := CPU(pids...)
 	return after - before, err
-}
-
-// Resident returns the resident memory of a process in bytes.
-func Resident(pid int) (int64, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0, err
-	}
-	pages, err := strconv.ParseInt(strings.Fields(string(content))[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
-
-// Peak returns the largest resident memory that a process had so far, in bytes.
-func Peak(pid int) (int64, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(content)) {
-		var kibibytes int64
-		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kibibytes); err == nil {
-			return kibibytes << 10, nil
-		}
-	}
-	return 0, fmt.Errorf("the kernel reports no peak of process %d", pid)
 }
 
 // Children returns the ids of child processes that run the named programs. A devcluster does not
@@ -112,4 +129,16 @@ func ours(stat, name string) (pid int, ok bool) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(stat[:begin]))
 	return pid, err == nil
+}
+
+// CPU returns the CPU time of the process so far, user and system.
+func (c *Child) CPU() (time.Duration, error) { return CPU(c.PID()) }
+
+// Spent runs work and returns the CPU time of the process during it.
+func (c *Child) Spent(work func() error) (time.Duration, error) { return Spent(work, c.PID()) }
+
+// Resident returns the resident memory of the process in bytes.
+func (c *Child) Resident() (int64, error) {
+	used, err := c.Usage()
+	return used.Resident, err
 }
