@@ -318,8 +318,8 @@ func TestStreamHeartbeats_FirstResponseDescribesTheServer(t *testing.T) {
 	expectError(t, "another cluster", exchangeError(t, f.open(), wrong), codes.FailedPrecondition, "WRONG_CLUSTER")
 }
 
-// An agent outlives its kubelet. The lease of the Node expires, and the agent sees it. The test runs
-// alone, because a paused process extends the deadlines.
+// An agent outlives its kubelet. The lease of the Node expires, and the agent sees it. The test
+// runs alone, because a paused process extends the deadlines.
 func TestStreamHeartbeats_ALivingAgentDoesNotHideADeadKubelet(t *testing.T) {
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond

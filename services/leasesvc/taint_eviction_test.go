@@ -85,8 +85,8 @@ func (c *evictionFixture) taint(node string, added *metav1.Time, names ...string
 	})
 }
 
-// pod creates a pod that tolerates a taint, or all if it is empty, for some seconds; without limit if
-// seconds is negative.
+// pod creates a pod that tolerates a taint, or all if it is empty, for some seconds; without limit
+// if seconds is negative.
 func (c *evictionFixture) pod(name, node, taint string, seconds int64) {
 	c.t.Helper()
 	toleration := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}

@@ -345,8 +345,8 @@ func lastSuccess(service *slicev1.ServiceSlices) time.Time {
 	return service.Syncs[0].LastSuccessTime.AsTime()
 }
 
-// TestDualStackCluster has a control plane of its own, because the shared one has one range, and other
-// tests need its kube-apiserver.
+// TestDualStackCluster has a control plane of its own, because the shared one has one range, and
+// other tests need its kube-apiserver.
 func TestDualStackCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testkit.OwnCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})

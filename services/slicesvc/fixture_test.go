@@ -31,8 +31,8 @@ import (
 // testTimeout is long enough for a busy machine.
 const testTimeout = 60 * time.Second
 
-// fixture is a namespace of a real cluster with a running slicesvc, which sees only this namespace and
-// the Nodes of the test.
+// fixture is a namespace of a real cluster with a running slicesvc, which sees only this namespace
+// and the Nodes of the test.
 type fixture struct {
 	t         *testing.T
 	clients   kubernetes.Interface // without a fence

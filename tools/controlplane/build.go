@@ -128,8 +128,8 @@ func (b *builder) buildOne(ctx context.Context, t target) error {
 	return nil
 }
 
-// countPackages also makes the go command download the modules, as many at a time as GOMAXPROCS says.
-// They mostly wait for the network: two at a time leave the processors idle.
+// countPackages also makes the go command download the modules, as many at a time as GOMAXPROCS
+// says. They mostly wait for the network: two at a time leave the processors idle.
 func (b *builder) countPackages(ctx context.Context, t target) (int, error) {
 	meter := newMeter(t.name, 0)
 	stop := meter.report(b.progress, b.every)

@@ -51,8 +51,8 @@ type Config struct {
 	// TLS are the server's certificate and the authority of its clients. Without them, and without
 	// Client, the server works without TLS.
 	TLS identity.Files
-	// Client reaches the admin server with TLS, over a connection for each request. The flags of TLS
-	// are in Args, if TLS is empty.
+	// Client reaches the admin server with TLS, over a connection for each request. The flags of
+	// TLS are in Args, if TLS is empty.
 	Client *tls.Config
 	// Args are added to the flags for the fields above. The last value of a flag counts.
 	Args []string

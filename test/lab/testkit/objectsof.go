@@ -13,9 +13,9 @@ const testLabel = "trivet.test/namespace"
 func NodeLabels(namespace string) map[string]string { return map[string]string{testLabel: namespace} }
 
 // ObjectsOf returns a copy of a configuration whose client finds only objects of the namespace, and
-// only Nodes with NodeLabels, when it lists or watches all namespaces. A service that handles a whole
-// cluster leaves the objects of other tests alone then, so that tests share one control plane at the
-// same time.
+// only Nodes with NodeLabels, when it lists or watches all namespaces. A service that handles a
+// whole cluster leaves the objects of other tests alone then, so that tests share one control plane
+// at the same time.
 func ObjectsOf(config *rest.Config, namespace string) *rest.Config {
 	selected := rest.CopyConfig(config)
 	selected.Wrap(func(next http.RoundTripper) http.RoundTripper { return &selecting{next: next, namespace: namespace} })

@@ -7,8 +7,8 @@ import (
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 )
 
-// OwnCluster starts a control plane for one test, which may stop its servers, and stops it after the
-// test. Prefer Cluster: a start takes seconds.
+// OwnCluster starts a control plane for one test, which may stop its servers, and stops it after
+// the test. Prefer Cluster: a start takes seconds.
 func OwnCluster(t testing.TB, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

@@ -25,8 +25,8 @@ import (
 )
 
 // Main runs the tests of a binary, stops the shared cluster and exits. The run also fails if the
-// cluster cannot be stopped or a goroutine remains. If one of instead runs a program in place of the
-// tests, with the arguments of the process, Main exits with its code.
+// cluster cannot be stopped or a goroutine remains. If one of instead runs a program in place of
+// the tests, with the arguments of the process, Main exits with its code.
 func Main(m *testing.M, instead ...func(args []string) (code int, ran bool)) {
 	for _, run := range instead {
 		if code, ran := run(os.Args[1:]); ran {

@@ -107,7 +107,8 @@ func Start(t *testing.T, o Options) *Replica {
 	return r
 }
 
-// standIn starts a server that answers as a kube-apiserver that is ready, and returns how to reach it.
+// standIn starts a server that answers as a kube-apiserver that is ready, and returns how to reach
+// it.
 func (r *Replica) standIn(t *testing.T) *rest.Config {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
