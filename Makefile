@@ -16,7 +16,7 @@ LDFLAGS := -X github.com/trivet-dev/trivet/internal/identity.version=$(VERSION)
 # gRPC's request traces, which nothing shows, link html/template and with it every method of every type.
 GOTAGS  := grpcnotrace
 # Go's build cache shares only what is compiled alike. So all that make compiles has these tags and no cgo, as the control plane
-# of tools/controlplane; only the race detector needs cgo.
+# of tools/controlplane; only the race detector and vale need cgo.
 export CGO_ENABLED := 0
 export GOFLAGS     := $(filter-out -tags=%,$(shell go env GOFLAGS)) -tags=$(GOTAGS)
 
@@ -475,5 +475,5 @@ vulncheck: $(TOOLS)/vulncheck-$(GO) ## Search all commands for known vulnerabili
 $(TOOLS)/%-$(GO): tools/%/go.mod tools/%/go.sum
 	@echo "Building the $* tools into .tools/bin, once (a minute or two) …"
 	@mkdir -p $(TOOLS)/bin
-	cd tools/$* && GOBIN=$(TOOLS)/bin go install tool
+	cd tools/$* && CGO_ENABLED=1 GOBIN=$(TOOLS)/bin go install tool
 	@touch $@
