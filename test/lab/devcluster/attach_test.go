@@ -40,7 +40,7 @@ func TestAttach_UsesTheServersOfAnotherProcessAndLeavesThemRunning(t *testing.T)
 	if err := etcd.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := attached.ClientCertificate("someone"); err != nil {
+	if _, _, err := attached.ClientCertificate("a-user"); err != nil {
 		t.Errorf("issue a certificate: %v", err)
 	}
 
