@@ -101,8 +101,8 @@ func Start(t *testing.T, o Options) *Replica {
 	go func() { r.ended <- r.Service.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		<-r.ended
-		r.etcd.Close()
+		_ = <-r.ended      // End judges it; a killed replica fails
+		_ = r.etcd.Close() // fails after Kill
 	})
 	return r
 }
@@ -139,7 +139,7 @@ func (r *Replica) End(t *testing.T) {
 }
 
 // Kill disconnects a replica from etcd, so that it can neither renew its session nor clean up.
-func (r *Replica) Kill() { r.etcd.Close() }
+func (r *Replica) Kill() { _ = r.etcd.Close() }
 
 // Leads returns whether the replica has the term.
 func (r *Replica) Leads() bool {
