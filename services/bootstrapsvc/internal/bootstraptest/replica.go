@@ -101,7 +101,9 @@ func Start(t *testing.T, o Options) *Replica {
 	go func() { r.ended <- r.Service.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		_ = <-r.ended      // End judges it; a killed replica fails
+		if err := <-r.ended; err != nil {
+			t.Logf("Run = %v", err) // as after Kill
+		}
 		_ = r.etcd.Close() // fails after Kill
 	})
 	return r
