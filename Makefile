@@ -127,11 +127,12 @@ THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 
 # alone on the machine. One that then passes is printed as FLAKE, and is a defect to mend. A data race fails at once, and so
 # does a package of which no test failed: it does not build, or leaves goroutines behind.
 go-test = dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
-	go run ./test/lab/cmd/testrun env $(if $(RACE),CGO_ENABLED=1 GORACE=atexit_sleep_ms=0) $(TOOLS)/bin/gotestsum --format standard-quiet \
-		--rerun-fails=1 --rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-		--rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
+	export GORACE=atexit_sleep_ms=0 CGO_ENABLED=$(if $(RACE),1,0); \
+	go build $(if $(RACE),-race) -o $(TOOLS)/bin/testrun ./test/lab/cmd/testrun; \
+	$(TOOLS)/bin/testrun $(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 \
+		--rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
 		--packages "$(1)" -- $(if $(RACE),-race) -vet=off -timeout 15m -p 3 -parallel 8 || status=$$?; \
-	if [ -s "$$dir/report" ]; then sed 's/^/FLAKE, unless it failed again: /' "$$dir/report"; fi; \
+	if [ -s "$$dir/report" ]; then awk '{ print ($$2 > $$4 ? "FLAKE " : "FAILED ") $$0 }' "$$dir/report"; fi; \
 	awk 'match($$0, /^\{("Time":"[^"]*",)?"Action":"fail","Package":"[^"]*"/) { of = substr($$0, 1, RLENGTH); sub(/.*"Package":/, "", of); \
 		if ($$0 ~ /"Package":"[^"]*","Test":/) tests[of] = 1; else failed[of] = 1 } \
 		END { for (of in failed) if (!(of in tests)) { print "package " of " failed, and none of its tests"; bad = 1 }; exit bad }' \
