@@ -150,7 +150,7 @@ func TestDuplicates_TwoLivingBootsDoNotTakeTurns(t *testing.T) {
 		return nil
 	})
 	// Nothing may change while the second boot beats for two grace periods.
-	enough := second.Status().Beats + uint64(2*duplicateGrace/duplicateInterval)
+	enough := second.Status().Beats + uint64(2*duplicateGrace/duplicateInterval) + 1
 	f.eventually(func() error {
 		if n := second.Status().Beats; n < enough {
 			return fmt.Errorf("%d of %d beats", n, enough)

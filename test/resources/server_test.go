@@ -28,7 +28,7 @@ type replica struct {
 // newServer returns a replica without TLS whose process does not run yet.
 func (w *world) newServer(service string, number int, args ...string) *replica {
 	w.Helper()
-	return w.newSecureServer(service, number, nil, args...)
+	return w.newSecureServer(service, number, nil, append([]string{"--unlimited-loopback"}, args...)...)
 }
 
 // newSecureServer is newServer. The flags of TLS are in args, if the admin server's client has TLS.
@@ -37,7 +37,7 @@ func (w *world) newSecureServer(service string, number int, client *tls.Config, 
 	s, err := server.New(server.Config{
 		Service: service, Number: number, Log: filepath.Join(w.dir, fmt.Sprintf("%s-%d.log", service, number)), ControlPlane: w.cluster,
 		Kubeconfig: w.kubeconfig, Client: client, Env: []string{"GODEBUG=gctrace=1"}, Grace: stopTimeout,
-		Args: append([]string{"--cluster=" + clusterName, "--unlimited-loopback"}, args...),
+		Args: append([]string{"--cluster=" + clusterName}, args...),
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -1,9 +1,15 @@
 package apiservers
 
 import (
+	"time"
+
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/test/lab/childprocess"
 	"github.com/trivet-dev/trivet/test/lab/worldtest"
 )
+
+// stopTimeout is twice the interval of the endpoints loop plus a margin for a loaded machine.
+const stopTimeout = 30 * time.Second
 
 // bootstrapClient calls the services of a sidecar that tests need.
 type bootstrapClient struct {
@@ -21,6 +27,7 @@ type sidecar struct {
 func (f fixture) sidecar(kubeconfig string, args ...string) *sidecar {
 	f.Helper()
 	r := f.world.Add(worldtest.Bootstrapsvc, len(f.world.Replicas), append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
+	r.Change(func(c *childprocess.Config) { c.Grace = stopTimeout })
 	if err := r.Start(); err != nil {
 		f.Fatal(err)
 	}

@@ -315,8 +315,16 @@ func (w *World) Working(gateway *grpc.ClientConn) func(context.Context) error {
 // OneOfEach returns a condition for Await: one replica of each server works.
 func OneOfEach(gateway *grpc.ClientConn) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := Working(ctx, gateway, map[string]int{Leasesvc: 1, Bootstrapsvc: 1, Slicesvc: 1, Gateway: 1})
-		return err
+		reply, err := Working(ctx, gateway, map[string]int{Leasesvc: 1, Bootstrapsvc: 1, Slicesvc: 1, Gateway: 1})
+		if err != nil {
+			return err
+		}
+		for _, service := range reply.GetStatus().GetServices() {
+			if n := len(service.GetReplicas()); n != 1 {
+				return fmt.Errorf("%s has %d replicas, want 1", service.GetService(), n)
+			}
+		}
+		return nil
 	}
 }
 
@@ -353,8 +361,14 @@ func Await(t testing.TB, within time.Duration, condition func(context.Context) e
 	ctx, cancel := context.WithTimeout(context.Background(), within+statusTimeout) // the last error is the condition's own
 	defer cancel()
 	began := time.Now()
-	testkit.Eventually(t, within, func() error { return condition(ctx) })
-	return time.Since(began)
+	testkit.Eventually(t, within, func() error {
+		err := condition(ctx)
+		if took = time.Since(began); err == nil && took > within {
+			return fmt.Errorf("it holds after %v", took)
+		}
+		return err
+	})
+	return took
 }
 
 // Relays are the proxies between one replica and the members of etcd, in the order of the members.
