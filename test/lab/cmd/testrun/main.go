@@ -29,33 +29,31 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
+	code, err := run(ctx, os.Args[1:])
 	stop()
-	failed := new(exec.ExitError)
-	if err != nil && !errors.As(err, &failed) {
-		logf("%v", err)
-	}
 	if err != nil {
-		os.Exit(max(failed.ExitCode(), 1)) // -1 after a signal
+		logf("%v", err)
+		code = max(code, 1)
 	}
+	os.Exit(code)
 }
 
 func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "testrun: "+format+"\n", args...) }
 
-// run returns an *exec.ExitError if the command fails.
-func run(ctx context.Context, command []string) (err error) {
+// run returns the exit code of the command, 1 after a signal. The error says what else has failed.
+func run(ctx context.Context, command []string) (code int, err error) {
 	dir, err := workdir.Open("", "trivet-testrun-")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	// The control planes of the pool are recorded as those of the tests are.
 	if err := os.Setenv(devcluster.RunVariable, dir.Path()); err != nil {
-		return fmt.Errorf("set the environment of the tests: %w", err)
+		return 0, fmt.Errorf("set the environment of the tests: %w", err)
 	}
 	listener, err := net.Listen("unix", clusterpool.Socket(dir.Path()))
 	if err != nil {
-		return fmt.Errorf("listen for test binaries: %w", err)
+		return 0, fmt.Errorf("listen for test binaries: %w", err)
 	}
 	serving, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -63,11 +61,18 @@ func run(ctx context.Context, command []string) (err error) {
 
 	tests := exec.CommandContext(ctx, command[0], command[1:]...)
 	tests.Stdin, tests.Stdout, tests.Stderr = os.Stdin, os.Stdout, os.Stderr
-	tests.Cancel = func() error { return tests.Process.Signal(syscall.SIGTERM) }
+	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	tests.Cancel = func() error { return syscall.Kill(-tests.Process.Pid, syscall.SIGINT) }
 	tests.WaitDelay = 10 * time.Second
 	err = tests.Run()
+	if tests.Process != nil {
+		_ = syscall.Kill(-tests.Process.Pid, syscall.SIGKILL) // an error means that no process remains
+	}
 	end()
-	return errors.Join(err, <-served, printStarts(dir.File(devcluster.StartsFile)))
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		code, err = max(failed.ExitCode(), 1), nil // -1 after a signal
+	}
+	return code, errors.Join(err, <-served, printStarts(dir.File(devcluster.StartsFile)))
 }
 
 // printStarts prints what Start of devcluster has recorded.

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"os/exec"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,22 +15,46 @@ import (
 
 func TestRun_ReturnsTheExitCodeOfTheCommand(t *testing.T) {
 	t.Setenv(devcluster.RunVariable, "") // which run sets
-	failed := new(exec.ExitError)
-	err := run(t.Context(), []string{"sh", "-c", `test -S "$` + devcluster.RunVariable + `/socket" && exit 7`})
-	if !errors.As(err, &failed) || failed.ExitCode() != 7 {
-		t.Errorf("run = %v, want exit code 7 of a command that finds the socket", err)
+	code, err := run(t.Context(), []string{"sh", "-c", `test -S "$` + devcluster.RunVariable + `/socket" && exit 7`})
+	if code != 7 || err != nil {
+		t.Errorf("run = %d, %v, want exit code 7 of a command that finds the socket", code, err)
 	}
-	if err := run(t.Context(), []string{"true"}); err != nil {
-		t.Errorf("run = %v, want success", err)
+	if code, err := run(t.Context(), []string{"true"}); code != 0 || err != nil {
+		t.Errorf("run = %d, %v, want success", code, err)
+	}
+	code, err = run(t.Context(), []string{"sh", "-c", `mkdir "$` + devcluster.RunVariable + "/" + devcluster.StartsFile + `"; exit 7`})
+	if code != 7 || err == nil {
+		t.Errorf("run = %d, %v, want exit code 7 and that the starts cannot be counted", code, err)
 	}
 }
 
-func TestRun_EndsTheCommandWithItsContext(t *testing.T) {
+// The shell starts sleep with SIGINT ignored.
+func TestRun_EndsAllProcessesOfTheCommandWithItsContext(t *testing.T) {
 	t.Setenv(devcluster.RunVariable, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := run(ctx, []string{"sleep", "600"}); err == nil {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan *os.File, 1)
+	go func() {
+		defer cancel()
+		pipe, err := os.Open(path) // returns when sleep has it
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- pipe
+	}()
+	if code, err := run(ctx, []string{"sh", "-c", `sleep 600 >"$0" & wait`, path}); code == 0 && err == nil {
 		t.Error("run succeeded although its command was ended")
+	}
+	pipe := <-opened
+	defer pipe.Close()
+	if err := pipe.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipe.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("read from the child of the shell: %v, want no such process", err)
 	}
 }
 
