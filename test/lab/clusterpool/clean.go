@@ -2,6 +2,7 @@ package clusterpool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func (c *cluster) prepare(ctx context.Context) (err error) {
 		if c.initial, err = c.keys(ctx); err != nil {
 			return err
 		}
-		if c.initial["/registry/services/specs/default/kubernetes"] != nil && maps.EqualFunc(before, c.initial, bytes.Equal) {
+		if startIsOver(c.initial) && maps.EqualFunc(before, c.initial, bytes.Equal) {
 			return nil
 		}
 		time.Sleep(settleTime)
@@ -78,23 +79,37 @@ func (c *cluster) Stop() error {
 	return errors.Join(err, c.Cluster.Stop())
 }
 
-// renewed are the keys that kube-apiserver itself writes from time to time.
-var renewed = []string{
-	"compact_rev_key",
+// renewedKeyPatterns match keys whose values kube-apiserver changes every few seconds. The keys
+// follow from the name of this machine, so restarted and additional kube-apiservers write the same.
+var renewedKeyPatterns = []string{
 	"/registry/leases/kube-system/apiserver-*",
-	"/registry/peerserverleases/*",
-	"/registry/masterleases/*",
-	"/registry/events/*/*",
+	"/registry/peerserverleases/apiserver-*",
 }
 
 func isRenewed(key string) bool {
-	return slices.ContainsFunc(renewed, func(pattern string) bool {
-		matched, _ := path.Match(pattern, key)
-		return matched
-	})
+	return slices.ContainsFunc(renewedKeyPatterns, func(pattern string) bool { return matches(pattern, key) })
 }
 
-// keys returns all of etcd but the renewed keys.
+func matches(pattern, key string) bool {
+	matched, _ := path.Match(pattern, key)
+	return matched
+}
+
+// startIsOver reports whether kube-apiserver has written the keys that it writes last.
+func startIsOver(keys map[string][]byte) bool {
+	names := slices.Collect(maps.Keys(keys))
+	for _, last := range append([]string{"/registry/services/specs/default/kubernetes"}, renewedKeyPatterns...) {
+		if !slices.ContainsFunc(names, func(key string) bool { return matches(last, key) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// compactionKey is written every five minutes by kube-apiserver, which panics if it is deleted.
+const compactionKey = "compact_rev_key"
+
+// keys returns all of etcd but the compactionKey.
 func (c *cluster) keys(ctx context.Context) (map[string][]byte, error) {
 	all, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
 	if err != nil {
@@ -102,7 +117,7 @@ func (c *cluster) keys(ctx context.Context) (map[string][]byte, error) {
 	}
 	keys := make(map[string][]byte, len(all.Kvs))
 	for _, kv := range all.Kvs {
-		if key := string(kv.Key); !isRenewed(key) {
+		if key := string(kv.Key); key != compactionKey {
 			keys[key] = kv.Value
 		}
 	}
@@ -111,33 +126,52 @@ func (c *cluster) keys(ctx context.Context) (map[string][]byte, error) {
 
 // clean writes to etcd directly, because kube-apiserver deletes some objects late or never: the
 // cluster has no controllers. Controllers in kube-apiserver may answer to such a write with one of
-// their own, so it repeats until nothing is left to write.
-func (c *cluster) clean(ctx context.Context) error {
-	if err := errors.Join(c.StartEtcd(), c.StartAPIServer()); err != nil {
+// their own, so it repeats until it finds no difference after the caches have all writes.
+func (c *cluster) clean(ctx context.Context) (err error) {
+	if err := c.startStopped(ctx); err != nil {
 		return err
 	}
-	if _, err := c.etcd.Delete(ctx, "/registry/events/", clientv3.WithPrefix()); err != nil {
-		return fmt.Errorf("delete events: %w", err)
-	}
-	for {
+	names := "nothing"
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w; last written: %s", err, names)
+		}
+	}()
+	for cached := false; ; cached = true {
 		keys, err := c.keys(ctx)
 		if err != nil {
 			return err
 		}
-		writes, names := c.differences(keys)
+		writes, changed := c.differences(keys)
+		if len(writes) == 0 && cached {
+			return nil
+		}
+		names = cmp.Or(changed, names)
 		if err := c.write(ctx, writes); err != nil {
 			return err
 		}
 		if err := c.waitForCaches(ctx); err != nil {
-			return fmt.Errorf("%w; last written: %s", err, names)
-		}
-		if len(writes) == 0 {
-			return nil
+			return err
 		}
 	}
 }
 
-// differences returns the writes that bring back the initial keys, and the first of their keys.
+// startStopped starts the servers that do not run. It stops the cluster when ctx ends, because Stop
+// ends a start.
+func (c *cluster) startStopped(ctx context.Context) error {
+	inTime := context.AfterFunc(ctx, func() { _ = c.Cluster.Stop() })
+	err := c.StartEtcd()
+	if err == nil {
+		err = c.StartAPIServer()
+	}
+	if !inTime() {
+		return errors.Join(fmt.Errorf("start the stopped servers: %w", ctx.Err()), err)
+	}
+	return err
+}
+
+// differences returns the writes that bring back the initial keys, and the first of their keys. The
+// values of renewed keys may differ.
 func (c *cluster) differences(keys map[string][]byte) (writes []clientv3.Op, names string) {
 	var changed []string
 	for key := range keys {
@@ -146,7 +180,7 @@ func (c *cluster) differences(keys map[string][]byte) (writes []clientv3.Op, nam
 		}
 	}
 	for key, value := range c.initial {
-		if now, found := keys[key]; !found || !bytes.Equal(now, value) {
+		if now, found := keys[key]; !found || !bytes.Equal(now, value) && !isRenewed(key) {
 			writes, changed = append(writes, clientv3.OpPut(key, string(value))), append(changed, key)
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,9 +29,14 @@ type borrower struct {
 	kube    kubernetes.Interface
 }
 
+// borrowReal returns a control plane that Stop gives back.
 func borrowReal(t *testing.T, dir string) *borrower {
 	t.Helper()
-	cluster, err := Borrow(dir)
+	conn, err := net.Dial("unix", Socket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := borrow(conn, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +55,7 @@ func (b *borrower) must(err error) {
 	}
 }
 
-// keys returns all of etcd but what kube-apiserver renews.
+// keys returns all of etcd, without the values that kube-apiserver renews.
 func (b *borrower) keys() map[string][]byte {
 	b.t.Helper()
 	etcd, err := b.cluster.EtcdClient()
@@ -56,16 +63,21 @@ func (b *borrower) keys() map[string][]byte {
 	defer etcd.Close()
 	keys, err := (&cluster{etcd: etcd}).keys(b.t.Context())
 	b.must(err)
+	for key := range keys {
+		if isRenewed(key) {
+			keys[key] = nil
+		}
+	}
 	return keys
 }
 
-const stranger = "stranger"
+const otherUser = "other-user"
 
-// allowed reports whether the stranger is able to list Nodes.
+// allowed reports whether otherUser is able to list Nodes.
 func (b *borrower) allowed() bool {
 	b.t.Helper()
 	review, err := b.kube.AuthorizationV1().SubjectAccessReviews().Create(b.t.Context(), &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: stranger, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}},
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: otherUser, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}},
 	}, metav1.CreateOptions{})
 	b.must(err)
 	return review.Status.Allowed
@@ -79,9 +91,9 @@ func (b *borrower) createService(namespace, name, ip string) error {
 	return err
 }
 
-// spoil creates, changes and deletes objects of each kind that kube-apiserver caches, and stops the
-// servers.
-func (b *borrower) spoil() {
+// change creates, changes and deletes objects of each kind that kube-apiserver caches, and keys of
+// additional kube-apiservers, and stops the servers.
+func (b *borrower) change() {
 	b.t.Helper()
 	ctx, create := b.t.Context(), metav1.CreateOptions{}
 	_, err := b.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, create)
@@ -100,7 +112,7 @@ func (b *borrower) spoil() {
 	_, err = b.kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "left"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: stranger}},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: otherUser}},
 	}, create)
 	b.must(err)
 	b.must(b.kube.RbacV1().ClusterRoles().Delete(ctx, "edit", metav1.DeleteOptions{}))
@@ -110,12 +122,28 @@ func (b *borrower) spoil() {
 	_, err = b.kube.CoreV1().Services("default").Update(ctx, service, metav1.UpdateOptions{})
 	b.must(err)
 
+	_, err = b.kube.CoordinationV1().Leases("kube-system").Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "apiserver-left"}}, create)
+	b.must(err)
+	_, err = b.kube.CoreV1().Events("default").Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "left"}, InvolvedObject: corev1.ObjectReference{Namespace: "default"},
+	}, create)
+	b.must(err)
+
 	etcd, err := b.cluster.EtcdClient()
 	b.must(err)
 	defer etcd.Close()
-	_, err = etcd.Put(ctx, "/trivet/left", "by a test")
-	b.must(err)
+	for _, key := range []string{"/trivet/left", "/registry/masterleases/10.7.0.1", "/registry/peerserverleases/apiserver-left"} {
+		_, err = etcd.Put(ctx, key, `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"left"}}`)
+		b.must(err)
+	}
 	b.must(errors.Join(b.cluster.StopAPIServer(), b.cluster.StopEtcd()))
+}
+
+// hasOne reports whether a control plane was given back.
+func (p *Pool) hasOne() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cleaning+len(p.idle) > 0
 }
 
 func TestClean_TheNextBorrowerSeesNothingOfTheFirst(t *testing.T) {
@@ -126,7 +154,8 @@ func TestClean_TheNextBorrowerSeesNothingOfTheFirst(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- New(t.Errorf).Serve(ctx, listener) }() // a discarded control plane fails the test
+	pool := New(t.Errorf) // a discarded control plane fails the test
+	go func() { served <- pool.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -136,8 +165,11 @@ func TestClean_TheNextBorrowerSeesNothingOfTheFirst(t *testing.T) {
 
 	first := borrowReal(t, dir)
 	initial := first.keys()
-	first.spoil()
+	first.change()
 	first.must(first.cluster.Stop())
+	for !pool.hasOne() {
+		time.Sleep(time.Millisecond)
+	}
 
 	second := borrowReal(t, dir)
 	if got, want := second.cluster.RESTConfig().Host, first.cluster.RESTConfig().Host; got != want {
@@ -148,7 +180,7 @@ func TestClean_TheNextBorrowerSeesNothingOfTheFirst(t *testing.T) {
 	}
 	now := second.keys()
 	for _, key := range slices.Sorted(maps.Keys(now)) {
-		if !bytes.Equal(now[key], initial[key]) {
+		if value, found := initial[key]; !found || !bytes.Equal(now[key], value) {
 			t.Errorf("%s is new or changed", key)
 		}
 	}

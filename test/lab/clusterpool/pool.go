@@ -34,8 +34,9 @@ type Pool struct {
 	mu       sync.Mutex // guards the fields below
 	cleaned  sync.Cond  // a cleaning has ended
 	idle     []controlPlane
-	cleaning int // control planes
-	waiting  int // borrowers, each for one of them
+	cleaning int     // control planes
+	waiting  int     // borrowers, each for one of them
+	died     []error // of servers that were not stopped
 }
 
 // New returns a pool that reports discarded control planes with logf.
@@ -48,7 +49,8 @@ func newPool(logf func(string, ...any), start func(context.Context) (controlPlan
 }
 
 // Serve lends control planes to the clients of a listener until ctx ends. It then ends the
-// connections of the borrowers that remain, stops all control planes, and returns.
+// connections of the borrowers that remain, stops all control planes, and returns. The error also
+// names each server that has died and was not stopped.
 func (p *Pool) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(ctx, func() { listener.Close() })
@@ -66,10 +68,12 @@ func (p *Pool) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	cancel()
 	sessions.Wait()
-	for _, idle := range p.idle {
-		failed = errors.Join(failed, idle.Stop())
+	stopped := make([]error, len(p.idle))
+	for i, idle := range p.idle {
+		sessions.Go(func() { stopped[i] = errors.Join(idle.Err(), idle.Stop()) })
 	}
-	return failed
+	sessions.Wait()
+	return errors.Join(failed, errors.Join(p.died...), errors.Join(stopped...))
 }
 
 // lend serves one borrower until its connection ends.
@@ -125,6 +129,8 @@ func (p *Pool) giveBack(ctx context.Context, lent controlPlane) {
 	p.cleaning--
 	if err == nil {
 		p.idle = append(p.idle, lent)
+	} else if died := lent.Err(); died != nil {
+		p.died = append(p.died, died)
 	}
 }
 
@@ -134,7 +140,7 @@ func (p *Pool) clean(ctx context.Context, lent controlPlane) error {
 	defer cancel()
 	err := lent.Err()
 	if err == nil {
-		err = lent.clean(limited)
+		err = errors.Join(lent.clean(limited), lent.Err())
 	}
 	if err == nil {
 		return nil

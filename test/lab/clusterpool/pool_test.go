@@ -27,10 +27,11 @@ type fakePool struct {
 	events  []string
 	started int
 	died    error // the error of all control planes
-	unclean error // the error of cleaning one
+	dirty   error // the error of cleaning one
 
-	soiled chan struct{} // unless nil, a cleaning ends when it is closed
-	end    func() error  // of the pool
+	endCleaning chan struct{} // unless nil, a cleaning ends when it is closed
+	end         func() error  // of the pool
+	endError    error         // what end must return
 }
 
 func newFakePool(t *testing.T) *fakePool {
@@ -48,8 +49,8 @@ func newFakePool(t *testing.T) *fakePool {
 		return <-served
 	})
 	t.Cleanup(func() {
-		if err := f.end(); err != nil {
-			t.Error(err)
+		if err := f.end(); !errors.Is(err, f.endError) {
+			t.Errorf("the pool ended with %v, want %v", err, f.endError)
 		}
 	})
 	return f
@@ -64,10 +65,10 @@ func (f *fakePool) start(context.Context) (controlPlane, error) {
 	return plane, nil
 }
 
-func (f *fakePool) set(died, unclean error) {
+func (f *fakePool) set(died, dirty error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.died, f.unclean = died, unclean
+	f.died, f.dirty = died, dirty
 }
 
 func (f *fakePool) recorded() []string {
@@ -146,11 +147,11 @@ func (p *fakePlane) StartAPIServer() error              { return p.do("StartAPIS
 func (p *fakePlane) Stop() error                        { return p.do("stop", nil) }
 func (p *fakePlane) clean(context.Context) error {
 	p.pool.mu.Lock()
-	err, soiled := p.pool.unclean, p.pool.soiled
+	err, end := p.pool.dirty, p.pool.endCleaning
 	p.pool.mu.Unlock()
 	_ = p.do("clean", nil)
-	if soiled != nil {
-		<-soiled
+	if end != nil {
+		<-end
 	}
 	return err
 }
@@ -188,7 +189,7 @@ func TestPool_NeverLendsOneToTwoBorrowers(t *testing.T) {
 // A start takes longer than a cleaning. Only one borrower waits for one cleaning.
 func TestPool_WaitsForACleaning(t *testing.T) {
 	f := newFakePool(t)
-	f.soiled = make(chan struct{})
+	f.endCleaning = make(chan struct{})
 	first, _ := f.borrow()
 	f.giveBack(first)
 	f.waitFor("start 1", "clean 1")
@@ -203,7 +204,7 @@ func TestPool_WaitsForACleaning(t *testing.T) {
 	if name := other.name(); name != "2" {
 		t.Errorf("lent %s while 1 is cleaned and 1 borrower waits for it, want 2", name)
 	}
-	close(f.soiled)
+	close(f.endCleaning)
 	<-waits.call.Done
 	if name := waits.name(); name != "1" {
 		t.Errorf("lent %s to the borrower that waits for a cleaning, want 1", name)
@@ -221,14 +222,14 @@ func TestPool_CrashGivesBack(t *testing.T) {
 
 func TestPool_CrashOfAWaitingBorrowerLosesNothing(t *testing.T) {
 	f := newFakePool(t)
-	f.soiled = make(chan struct{})
+	f.endCleaning = make(chan struct{})
 	first, _ := f.borrow()
 	f.giveBack(first)
 	f.waitFor("start 1", "clean 1")
 	if err := f.connect().conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	close(f.soiled)
+	close(f.endCleaning)
 	f.waitFor("start 1", "clean 1", "clean 1")
 	if _, name := f.borrow(); name != "1" {
 		t.Errorf("lent %s, want 1", name)
@@ -237,16 +238,17 @@ func TestPool_CrashOfAWaitingBorrowerLosesNothing(t *testing.T) {
 
 func TestPool_DiscardsABrokenControlPlane(t *testing.T) {
 	for name, set := range map[string]struct {
-		died, unclean error
-		events        []string
+		died, dirty error
+		events      []string
 	}{
-		"died":    {died: errors.New("etcd died"), events: []string{"start 1", "stop 1"}},
-		"unclean": {unclean: errors.New("a key remains"), events: []string{"start 1", "clean 1", "stop 1"}},
+		"died":  {died: errors.New("etcd died"), events: []string{"start 1", "stop 1"}},
+		"dirty": {dirty: errors.New("a key remains"), events: []string{"start 1", "clean 1", "stop 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakePool(t)
 			borrower, _ := f.borrow()
-			f.set(set.died, set.unclean)
+			f.set(set.died, set.dirty)
+			f.endError = set.died
 			f.giveBack(borrower)
 			f.waitFor(set.events...)
 			f.set(nil, nil)
@@ -260,7 +262,7 @@ func TestPool_DiscardsABrokenControlPlane(t *testing.T) {
 func TestPool_ForwardsOperationsOfTheBorrower(t *testing.T) {
 	f := newFakePool(t)
 	client, _ := f.borrow()
-	b := borrowed{client.Client}
+	b := borrowed{client: client.Client}
 	if err := errors.Join(b.StopEtcd(), b.StartEtcd(), b.StartAPIServer(), b.Err()); err != nil {
 		t.Error(err)
 	}
@@ -282,7 +284,7 @@ func TestPool_EndStopsAll(t *testing.T) {
 	if err := f.end(); err != nil {
 		t.Fatal(err)
 	}
-	if err := (borrowed{lent.Client}).Err(); err == nil {
+	if err := (borrowed{client: lent.Client}).Err(); err == nil {
 		t.Error("the connection of a borrower outlives the pool")
 	}
 	for _, stopped := range []string{"stop 1", "stop 2"} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/rpc"
+	"os"
 	"path/filepath"
 
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
@@ -57,14 +58,25 @@ func (s *session) Do(operation string, _ *struct{}) error {
 	return run(s.lent)
 }
 
-// Borrow returns a control plane that no other process uses until Stop, or until this process ends.
-// It may take as long as a start.
+// Borrow returns a control plane that no other process uses until this process ends. It may take as
+// long as a start. Stop does not give the control plane back, because goroutines that run after
+// Stop may still use it.
 func Borrow(runDir string) (*devcluster.Cluster, error) {
-	conn, err := net.Dial("unix", Socket(runDir))
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: Socket(runDir)})
 	if err != nil {
 		return nil, fmt.Errorf("borrow a control plane: %w", err)
 	}
-	b := borrowed{rpc.NewClient(conn)}
+	untilExit, err := conn.File()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("borrow a control plane: %w", err), conn.Close())
+	}
+	return borrow(conn, untilExit)
+}
+
+// borrow returns the control plane of a connection. The connection ends when Stop was called and
+// the duplicate is closed.
+func borrow(conn net.Conn, duplicate *os.File) (*devcluster.Cluster, error) {
+	b := borrowed{rpc.NewClient(conn), duplicate}
 	var access devcluster.Access
 	if err := b.client.Call(serviceName+".Borrow", struct{}{}, &access); err != nil {
 		return nil, errors.Join(fmt.Errorf("borrow a control plane: %w", err), b.Close())
@@ -77,7 +89,10 @@ func Borrow(runDir string) (*devcluster.Cluster, error) {
 }
 
 // borrowed implements devcluster.Servers for the borrower.
-type borrowed struct{ client *rpc.Client }
+type borrowed struct {
+	client    *rpc.Client
+	duplicate *os.File // of the connection; never closed, so it ends with the process
+}
 
 func (b borrowed) StopEtcd() error       { return b.do("StopEtcd") }
 func (b borrowed) StartEtcd() error      { return b.do("StartEtcd") }
@@ -89,5 +104,5 @@ func (b borrowed) do(operation string) error {
 	return b.client.Call(serviceName+".Do", operation, &struct{}{})
 }
 
-// Close gives the control plane back.
+// Close ends the calls.
 func (b borrowed) Close() error { return b.client.Close() }

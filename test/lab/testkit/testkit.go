@@ -7,7 +7,8 @@
 // The first test that needs the cluster borrows one from test/lab/cmd/testrun, which lends it to
 // one binary at a time. Without testrun it starts one (about 3 s). All tests of the binary share
 // it, so each test uses its own Namespace and derives the names of cluster-wide objects from it.
-// Main gives the cluster back or stops it, and fails the run if a goroutine remains.
+// Main stops the cluster, and fails the run if a goroutine remains. A borrowed cluster is lent to
+// another binary only when the process of this one has ended.
 //
 // Only tests import this package. A test fails if the binaries of the control plane are missing.
 package testkit
