@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Each row of faults.md names tests that exist, says how they play the fault, and names the target
-// that runs them.
+// Each row of faults.md names tests that exist, says how they play the fault, and names the targets
+// that run them.
 func TestFaults_EachRowNamesATestThatExists(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {
@@ -38,6 +38,10 @@ func TestFaults_EachRowNamesATestThatExists(t *testing.T) {
 			if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(target) + `:`).Match(makefile) {
 				t.Errorf("the Makefile has no target %q: %s", target, line)
 			}
+		}
+		tests, belowTest := strings.Count(cells[2], ": Test"), strings.Count(cells[2], "`test/")
+		if ran := strings.TrimSpace(cells[4]); ran == "`make test`" && belowTest > 0 || tests == belowTest && strings.Contains(ran, "`make test`") {
+			t.Errorf("`make test` runs no test below test/: %s", line)
 		}
 	}
 	if rows == 0 {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +39,34 @@ func TestSelectProgram_TakesTheNameOfTheFileBeforeTheFirstArgument(t *testing.T)
 				t.Errorf("%q selects %q (%t) with %q, want %q with %q", c.argv, program.Name, found, args, c.want, c.args)
 			}
 		})
+	}
+}
+
+// Other programs have a link for each server. They cannot import this package, so their lists are
+// read from their files.
+func TestPrograms_HaveTheNamesOfTheLinks(t *testing.T) {
+	var want []string
+	for _, program := range programs() {
+		want = append(want, program.Name)
+	}
+	for file, list := range map[string]string{
+		"Makefile":                        `(?m)^link-servers .*for server in ([^;]+);`,
+		"tools/image/compile.go":          `func servers\(\) \[\]string \{ return \[\]string\{(.+)\} \}`,
+		"test/lab/gobuild/gobuild.go":     `func servers\(\) \[\]string \{ return \[\]string\{(.+)\} \}`,
+		"test/lab/nodecluster/cluster.go": `"trivet-server", (.+), "trivet", "trivet-agent"\}`,
+	} {
+		content, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(list).FindAllStringSubmatch(string(content), -1)
+		if len(found) != 1 {
+			t.Errorf("%s has %d lists of servers, want 1", file, len(found))
+			continue
+		}
+		if got := strings.FieldsFunc(found[0][1], func(r rune) bool { return strings.ContainsRune(`", `, r) }); !slices.Equal(got, want) {
+			t.Errorf("%s links the servers %q, want %q", file, got, want)
+		}
 	}
 }
 

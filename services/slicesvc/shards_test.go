@@ -116,15 +116,23 @@ func (f *replicasFixture) joinWith(name string, config *rest.Config) *testReplic
 // later.
 func (f *replicasFixture) revokeSession(r *testReplica) {
 	f.t.Helper()
-	etcd := testkit.Etcd(f.t)
+	etcd, begin := testkit.Etcd(f.t), time.Now()
+	var failed error
 	testkit.Eventually(f.t, testTimeout, func() error { // a replica of a busy machine may just have lost a session
 		lease, _, ok := r.candidate.Session()
 		if !ok {
-			return errors.New("the replica has no session")
+			failed = errors.New("the replica has no session")
+			return failed
 		}
-		_, err := etcd.Revoke(f.ctx(), lease)
-		return err
+		if _, err := etcd.Revoke(f.ctx(), lease); err != nil {
+			failed = err
+			return err
+		}
+		return nil
 	})
+	if failed != nil {
+		f.t.Logf("the session was revoked after %v of retries; the last one failed: %v", time.Since(begin).Round(time.Millisecond), failed)
+	}
 }
 
 // churn makes some changes to pods, one after the other.

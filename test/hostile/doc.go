@@ -6,8 +6,8 @@
 // checks all answers of the gateway, the output of the command line and, in the long form, the
 // page.
 //
-// The short form is part of `make test`. The long form has objects at their largest size and needs
-// Chromium for the page:
+// The short form is part of `make test-system`. The long form has objects at their largest size and
+// needs Chromium for the page:
 //
 //	make hostile
 package hostile

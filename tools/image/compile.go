@@ -37,6 +37,15 @@ type compiler struct {
 // commands returns the commands of the image, by the name of their package in cmd/.
 func commands() []string { return []string{"trivet", "trivet-agent", serverCommand} }
 
+// packages returns the packages of the commands, as paths from the root of the repository.
+func packages() []string {
+	var all []string
+	for _, name := range commands() {
+		all = append(all, "./cmd/"+name)
+	}
+	return all
+}
+
 // servers returns the names of the servers that the command trivet-server has. Each is a link to it
 // in the image, because a server is selected by the name under which it starts.
 func servers() []string { return []string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway"} }
@@ -56,10 +65,7 @@ func (c compiler) compile(ctx context.Context, platform v1.Platform, dir string)
 	}
 	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags,
 		"-ldflags", "-s -w -buildid= -X " + versionVariable + "=" + c.version, "-o", dir + string(filepath.Separator)}
-	for _, name := range commands() {
-		arguments = append(arguments, "./cmd/"+name)
-	}
-	command := exec.CommandContext(ctx, c.goTool, arguments...)
+	command := exec.CommandContext(ctx, c.goTool, append(arguments, packages()...)...)
 	command.Dir = c.root
 	command.Env = append(compileEnvironment(os.Environ(), platform), "GOTMPDIR="+work)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -227,7 +227,8 @@ func TestBuild_InterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-// The files that deploy/Dockerfile takes are those of the image, with the same modes.
+// The files that deploy/Dockerfile takes are those of the image, with the same modes, also in a
+// directory that has files of another version.
 func TestTree_HasTheFilesOfTheImage(t *testing.T) {
 	b, _ := newBuild(t, testRelease())
 	if err := b.build(t.Context()); err != nil {
@@ -238,8 +239,14 @@ func TestTree_HasTheFilesOfTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := filepath.Join(t.TempDir(), "out")
-	if err := writeTrivetTree(t.Context(), b.compiler, b.platforms[0], tree, b.progress); err != nil {
+	writeFile(t, tree, servers()[0], 0o700, []byte("a command of its own"), time.Now())
+	if err := os.Symlink(servers()[0], filepath.Join(tree, commands()[0])); err != nil {
 		t.Fatal(err)
+	}
+	for range 2 {
+		if err := writeTrivetTree(t.Context(), b.compiler, b.platforms[0], tree, b.progress); err != nil {
+			t.Fatal(err)
+		}
 	}
 	written, links := 0, 0
 	for _, entry := range imageEntries(t, content.preferred) {
@@ -251,7 +258,7 @@ func TestTree_HasTheFilesOfTheImage(t *testing.T) {
 			links++
 			continue
 		}
-		info, err := os.Stat(target)
+		info, err := os.Lstat(target)
 		if err != nil {
 			t.Error(err)
 			continue

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -174,7 +175,8 @@ func writeTarFile(archive *tar.Writer, f file) error {
 	return err
 }
 
-// writeTree writes files below dir with the modes that they have in the image.
+// writeTree writes files below dir with the modes that they have in the image. It replaces files
+// and links that exist.
 func writeTree(dir string, files []file) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -188,13 +190,16 @@ func writeTree(dir string, files []file) error {
 }
 
 func writeTreeFile(target string, f file) error {
-	switch f.mode.Type() {
-	case fs.ModeDir:
+	if f.mode.IsDir() {
 		if err := os.MkdirAll(target, 0o755); err != nil {
 			return err
 		}
 		return os.Chmod(target, f.mode) // whatever the umask is
-	case fs.ModeSymlink:
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if f.mode.Type() == fs.ModeSymlink {
 		return os.Symlink(f.link, target)
 	}
 	content, _, err := f.open()

@@ -22,9 +22,10 @@ var (
 	built = map[string]error{}
 )
 
-// Command returns the path of a command: the name of a server, or of another command of cmd/ or
-// test/lab/cmd/. A test binary builds each command once, without the race detector, into a folder
-// that `go test` removes at the end. All commands are in the same folder.
+// Command returns the path of a command: a server, another command of cmd/, or trivet-lab. A test
+// binary builds each command once, without the race detector, into a folder beside itself.
+// `go test` removes the folder at the end; beside a test binary of `go test -c` it stays. All
+// commands are in the same folder.
 func Command(t testing.TB, name string) string {
 	t.Helper()
 	executable, err := os.Executable()

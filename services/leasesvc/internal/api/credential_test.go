@@ -28,7 +28,7 @@ type openStream struct {
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 	requests  chan *leasev1.StreamHeartbeatsRequest
-	failure   chan error // what RecvMsg returns
+	failure   chan error // what RecvMsg or SendMsg returns, whichever the handler calls next
 	responses chan *leasev1.StreamHeartbeatsResponse
 	ended     chan error
 	sequence  uint64
@@ -71,6 +71,8 @@ func (s *openStream) SendMsg(message any) error {
 	select {
 	case s.responses <- proto.Clone(message.(proto.Message)).(*leasev1.StreamHeartbeatsResponse):
 		return nil
+	case err := <-s.failure:
+		return err
 	case <-s.ctx.Done():
 		return context.Cause(s.ctx)
 	}

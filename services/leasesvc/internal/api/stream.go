@@ -56,7 +56,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		sender.credential = credential
 	}
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, caller, sender)}
-	var ended error // with which the transport or a response ended the stream
+	var ended outcome
 	defer func() { stream.responder.serving.end(s, isLost(rpc.Context(), ended)) }()
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
@@ -66,20 +66,19 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	go stream.run(done)
 	for {
 		select {
-		case outcome := <-done:
-			outcome.repanic()
-			ended = outcome.err
-			if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
-				return stream.end(outcome.err)
+		case ended = <-done:
+			ended.repanic()
+			if errors.Is(ended.err, sessioncontroller.ErrStopped) {
+				return stream.end(ended.err)
 			}
-			return s.statusOf(outcome.err)
+			return s.statusOf(ended.err)
 		case <-lost:
 			return stream.end(sessioncontroller.ErrStopped)
 		case <-sessions.Done():
 			return stream.end(sessioncontroller.ErrStopped)
 		case <-rpc.Context().Done():
-			ended = context.Cause(rpc.Context())
-			return stream.end(ended)
+			ended.err = context.Cause(rpc.Context())
+			return stream.end(ended.err)
 		case err := <-credential.reviewed:
 			credential.apply(err)
 		case <-credential.due():
@@ -119,15 +118,18 @@ func (v *serving) end(s *Server, lost bool) {
 	}
 }
 
-// isLost returns true if err, with which a stream ended, means that its client is gone. RecvMsg
-// returns by gRPC's context, and ctx, which is derived from it, may end later. So ctx tells only
-// whether this replica ended the stream.
-func isLost(ctx context.Context, err error) bool {
-	if rpcerror.ReasonOf(err) != "" || rpcerror.ReasonOf(context.Cause(ctx)) != "" {
+// isLost returns true if a stream ended because its client is gone. ctx is the context of the
+// stream. It has a cause with a reason if this replica ended the stream. RecvMsg returns by gRPC's
+// context, from which ctx is derived, so ctx may end after an error of RecvMsg.
+func isLost(ctx context.Context, ended outcome) bool {
+	if rpcerror.ReasonOf(ended.err) != "" || rpcerror.ReasonOf(context.Cause(ctx)) != "" {
 		return false
 	}
-	code := status.Code(err)
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+	if !ended.transport && ctx.Err() == nil {
+		return false // a call that a response needs has failed
+	}
+	code := status.Code(ended.err)
+	return errors.Is(ended.err, context.Canceled) || errors.Is(ended.err, context.DeadlineExceeded) ||
 		code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable
 }
 
@@ -143,9 +145,10 @@ type stream struct {
 
 // outcome is how the receiving goroutine ended.
 type outcome struct {
-	err   error
-	panic any
-	stack []byte
+	err       error
+	transport bool // err is an error of RecvMsg or SendMsg
+	panic     any
+	stack     []byte
 }
 
 // repanic panics in the handler's goroutine if the receiving goroutine panicked, so that only this
@@ -162,26 +165,26 @@ func (s *stream) run(done chan<- outcome) {
 			done <- outcome{panic: value, stack: debug.Stack()}
 		}
 	}()
-	done <- outcome{err: s.serve()}
+	done <- s.serve()
 }
 
-func (s *stream) serve() error {
+func (s *stream) serve() outcome {
 	r := s.responder
 	for {
 		if err := s.rpc.RecvMsg(&r.request); err != nil {
 			if errors.Is(err, io.EOF) {
-				return nil
+				return outcome{}
 			}
-			return err
+			return outcome{err: err, transport: true}
 		}
 		if err := r.respond(s.rpc.Context(), &r.request); err != nil {
-			return err
+			return outcome{err: err}
 		}
 		if sent, err := s.send(&r.response); err != nil || !sent {
-			return err
+			return outcome{err: err, transport: true}
 		}
 		if r.superseded && r.live == 0 {
-			return sessioncontroller.ErrSuperseded
+			return outcome{err: sessioncontroller.ErrSuperseded}
 		}
 		r.releaseMemory()
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -79,26 +80,36 @@ func withPanel(buttons http.Handler) http.Handler {
 	return mux
 }
 
-// panelTransport adds the panel to the HTML of the gateway's page.
+// headEnd is the tag before which the page loads the panel.
+const headEnd = "</head>"
+
+// panelTransport adds the panel to the HTML of the gateway's page. It answers a HEAD of the page
+// with the response to a GET, of which the server sends the headers only.
 type panelTransport struct{ gateway http.RoundTripper }
 
 func (t panelTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method != http.MethodGet || request.URL.Path != "/" {
+	if request.URL.Path != "/" || request.Method != http.MethodGet && request.Method != http.MethodHead {
 		return t.gateway.RoundTrip(request)
 	}
 	request = request.Clone(request.Context())
+	request.Method = http.MethodGet
 	for _, name := range []string{"Accept-Encoding", "If-None-Match", "Range"} { // the answer is the whole text
 		request.Header.Del(name)
 	}
 	response, err := t.gateway.RoundTrip(request)
-	if err != nil {
-		return nil, err
+	if err != nil || response.StatusCode != http.StatusOK {
+		return response, err
 	}
 	content, err := io.ReadAll(response.Body)
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return nil, fmt.Errorf("read the page: %w", err)
 	}
-	content = bytes.Replace(content, []byte("</head>"), []byte(panelTags+"</head>"), 1)
+	before, after, found := bytes.Cut(content, []byte(headEnd))
+	if !found {
+		return nil, fmt.Errorf("add the panel of the demo: the page of the gateway has no %s (content encoding %q)",
+			headEnd, response.Header.Get("Content-Encoding"))
+	}
+	content = slices.Concat(before, []byte(panelTags+headEnd), after)
 	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(content)), int64(len(content))
 	response.Header.Set("Content-Length", strconv.Itoa(len(content)))
 	response.Header.Del("ETag") // it is that of the text without the panel

@@ -2,8 +2,11 @@ package up
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -25,11 +28,11 @@ func (noActions) Restore(context.Context, fault.Fault) error { return nil }
 func (noActions) Release(context.Context, fault.Fault) error { return nil }
 func (noActions) SetSilentNodes(map[string]bool)             {}
 
-// startPage serves the page of a simulated gateway, with a demo or without, and returns its URL
-// with the key.
-func startPage(t *testing.T, withDemo bool) string {
+// startPage serves the page of the gateway at a URL, with a demo or without, and returns the URL of
+// the page with the key.
+func startPage(t *testing.T, gatewayURL string, withDemo bool) string {
 	t.Helper()
-	gateway, err := url.Parse(webtest.StartGateway(t, web.Files(), webtest.Cluster{Nodes: 3}).URL)
+	gateway, err := url.Parse(gatewayURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,15 +64,15 @@ func startPage(t *testing.T, withDemo bool) string {
 }
 
 func TestPage_OnlyADemoHasThePanel(t *testing.T) {
-	browser := webtest.StartBrowser(t)
+	browser, gateway := webtest.StartBrowser(t), webtest.StartGateway(t, web.Files(), webtest.Cluster{Nodes: 3}).URL
 	const panels = `document.querySelectorAll(".demo").length`
 	const loaded = `document.querySelector("trivet-nodes [data-part=count]").textContent`
-	without := browser.Open(t, startPage(t, false))
+	without := browser.Open(t, startPage(t, gateway, false))
 	without.Wait(t, loaded, "3")
 	without.Wait(t, panels, "0")
 	without.Wait(t, `performance.getEntriesByType("resource").filter(({ name }) => name.includes("/demo/")).length`, "0")
 
-	window := browser.Open(t, startPage(t, true))
+	window := browser.Open(t, startPage(t, gateway, true))
 	window.Wait(t, loaded, "3")
 	window.Wait(t, panels, "1")
 	window.Wait(t, `[...document.querySelectorAll(".demo-kinds b")].map((kind) => kind.textContent).join()`, "node,zone,service,apiserver,address,pods")
@@ -80,6 +83,70 @@ func TestPage_OnlyADemoHasThePanel(t *testing.T) {
 	window.Wait(t, `document.querySelector(".demo-faults b").textContent`, "service leasesvc-1")
 	window.Eval(t, `document.querySelector("[data-restore=service]").click()`)
 	window.Wait(t, `document.querySelectorAll(".demo-faults").length`, "0")
+}
+
+func TestPage_ADemoAddsThePanelOrFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		path, content, encoding string
+		code                    int // of the gateway
+		want                    string
+		wantCode                int
+	}{
+		"page":              {"/", "<html><head></head><body></body></html>", "", http.StatusOK, "<html><head>" + panelTags + "</head><body></body></html>", http.StatusOK},
+		"page without head": {"/", "<html></html>", "", http.StatusOK, "has no </head>", http.StatusBadGateway},
+		"compressed page":   {"/", "compressed", "br", http.StatusOK, `content encoding "br"`, http.StatusBadGateway},
+		"refused page":      {"/", "not authorized", "", http.StatusForbidden, "not authorized", http.StatusForbidden},
+		"another file":      {"/page.js", "export {};", "", http.StatusOK, "export {};", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if c.encoding != "" {
+					w.Header().Set("Content-Encoding", c.encoding)
+				}
+				w.WriteHeader(c.code)
+				_, _ = w.Write([]byte(c.content))
+			}))
+			t.Cleanup(gateway.Close)
+			jar, err := cookiejar.New(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+			opened := startPage(t, gateway.URL, true)
+			read(t, browser, http.MethodGet, opened)
+			page, err := url.Parse(opened)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, text := read(t, browser, http.MethodGet, "http://"+page.Host+c.path)
+			if got.StatusCode != c.wantCode || !strings.Contains(text, c.want) {
+				t.Errorf("GET: %s with %q, want %d with %q", got.Status, text, c.wantCode, c.want)
+			}
+			head, text := read(t, browser, http.MethodHead, "http://"+page.Host+c.path)
+			if head.StatusCode != got.StatusCode || head.ContentLength != got.ContentLength || text != "" {
+				t.Errorf("HEAD: %s with %d bytes and the body %q, GET: %s with %d", head.Status, head.ContentLength, text, got.Status, got.ContentLength)
+			}
+		})
+	}
+}
+
+// read sends a request and returns the response with its body.
+func read(t *testing.T, browser *http.Client, method, address string) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := browser.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
 }
 
 // The panel keeps the rules of the page that it is in.
