@@ -54,7 +54,7 @@ build: ## Build all commands into bin/
 	@install cmd/trivet/kubectl_complete-trivet bin/
 
 .PHONY: assets
-assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
+assets: ## Build etcd and kube-apiserver into .assets/: once, 5 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
 	@cd tools/controlplane && go run . --out "$(CURDIR)/.assets"
 
 .PHONY: assets-rivals

@@ -52,7 +52,7 @@ func (b *builder) build(ctx context.Context, targets []target, goMod string) err
 	if b.upToDate(targets, stamp) {
 		return nil
 	}
-	b.say("Building %s into %s, once. kube-apiserver is some 2,000 packages: that takes 3 to 4 minutes", namesOf(targets), b.out)
+	b.say("Building %s into %s, once. kube-apiserver is some 2,000 packages: that takes 4 to 5 minutes", namesOf(targets), b.out)
 	b.say("on two cores when nothing is cached, kube-controller-manager a minute more, and modules are downloaded first.")
 	b.say("Later builds take seconds.")
 	begin := time.Now()

@@ -1,6 +1,7 @@
 package damage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -110,6 +111,12 @@ func injectFour(inj *injector) (used []string) {
 // waitForPlan waits until a plan has the number of steps, and creates it.
 func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.RepairPlan {
 	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() { // A pass that finds more than the plan had tells that a watch is late.
+			audit, err := replica.AuditAllocations(context.Background(), &bootstrapv1.AuditAllocationsRequest{})
+			t.Logf("an audit after the failure: %v, %v", audit, err)
+		}
+	})
 	create := func(validateOnly bool) (*bootstrapv1.RepairPlan, error) {
 		answer, err := replica.CreateRepairPlan(t.Context(), &bootstrapv1.CreateRepairPlanRequest{ValidateOnly: validateOnly})
 		plan := answer.GetRepairPlan()
