@@ -2,10 +2,11 @@ package schedule
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/test/lab/schedule"
 )
 
 // Fault is one scheduled fault.
@@ -78,11 +79,11 @@ func Part(entries []Entry, at, parts int) []Entry {
 // Draw returns the steps of a seed. A row comes a second time only after each has come once. With
 // Steps of 0, a pair is left single if nothing that remains goes with its fault.
 func Draw(seed uint64, setting Setting) []Step {
-	d := &drawing{random: rand.New(rand.NewPCG(seed, 0)), setting: setting}
+	d := &drawing{Drawing: schedule.New(seed, setting.Entries), setting: setting}
 	var steps []Step
 	for len(steps) < setting.Steps || setting.Steps == 0 && d.drawn < len(setting.Entries) {
-		d.refill()
-		first := d.next(func(Entry) bool { return true })
+		d.Refill()
+		first, _ := d.next(nil)
 		step := Step{first}
 		if second, found := d.partner(first); found {
 			step = append(step, second)
@@ -92,29 +93,20 @@ func Draw(seed uint64, setting Setting) []Step {
 	return steps
 }
 
-// drawing draws rows without putting them back, until none remains.
+// drawing is the state of one Draw.
 type drawing struct {
-	random    *rand.Rand
-	setting   Setting
-	remaining []Entry
-	drawn     int
+	*schedule.Drawing[Entry]
+	setting Setting
+	drawn   int
 }
 
-// next draws the first remaining row that is allowed. It must have one.
-func (d *drawing) next(allowed func(Entry) bool) Fault {
-	i := slices.IndexFunc(d.remaining, allowed)
-	entry := d.remaining[i]
-	d.remaining = slices.Delete(d.remaining, i, i+1)
-	d.drawn++
-	return d.draw(entry)
-}
-
-// refill puts all rows back, in a new order, if none remains.
-func (d *drawing) refill() {
-	if len(d.remaining) == 0 {
-		d.remaining = slices.Clone(d.setting.Entries)
-		d.random.Shuffle(len(d.remaining), func(i, j int) { d.remaining[i], d.remaining[j] = d.remaining[j], d.remaining[i] })
+func (d *drawing) next(allowed func(Entry) bool) (fault Fault, found bool) {
+	entry, found := d.Next(allowed)
+	if !found {
+		return Fault{}, false
 	}
+	d.drawn++
+	return d.draw(entry), true
 }
 
 // partner draws the second fault of a step.
@@ -124,21 +116,20 @@ func (d *drawing) partner(first Fault) (second Fault, found bool) {
 	}
 	of := EntryOf(first.Kind)
 	if d.setting.Steps > 0 {
-		d.refill()
+		d.Refill()
 	}
 	allowed := func(e Entry) bool {
 		return goTogether(of, e) && (!undo(of, e) || slices.ContainsFunc(e.Services, func(s string) bool { return s != first.Service }))
 	}
-	if !slices.ContainsFunc(d.remaining, allowed) {
+	if second, found = d.next(allowed); !found {
 		return Fault{}, false
 	}
-	second = d.next(allowed)
 	if entry := EntryOf(second.Kind); second.Service == first.Service && undo(of, entry) {
 		if others := without(entry.Services, first.Service); len(others) > 0 {
-			second.Service = others[d.random.IntN(len(others))]
+			second.Service = others[d.IntN(len(others))]
 		}
 	}
-	second.Start = between(d.random, 0, max(first.Duration, 2*time.Second))
+	second.Start = d.Between(0, max(first.Duration, 2*time.Second), tenth)
 	return second, true
 }
 
@@ -162,22 +153,19 @@ func without(all []string, one string) []string {
 func (d *drawing) draw(entry Entry) Fault {
 	f := Fault{Kind: entry.Kind}
 	if len(entry.Services) > 0 {
-		f.Service = entry.Services[d.random.IntN(len(entry.Services))]
+		f.Service = entry.Services[d.IntN(len(entry.Services))]
 	}
 	switch {
 	case d.setting.Brief:
 		f.Duration = entry.Least
 	case entry.Most > 0:
-		f.Duration = between(d.random, entry.Least, entry.Most)
+		f.Duration = d.Between(entry.Least, entry.Most, tenth)
 	}
 	return f
 }
 
-// between returns tenths of seconds, which are easy to read.
-func between(random *rand.Rand, least, most time.Duration) time.Duration {
-	const tenth = 100 * time.Millisecond
-	return (least + time.Duration(random.Int64N(int64(most-least)+1))).Round(tenth)
-}
+// tenth of a second is easy to read.
+const tenth = 100 * time.Millisecond
 
 // Shrink returns the shortest schedule that it finds for which fails returns true: it leaves out
 // steps, then faults of steps. steps itself must fail. Each try is one call of fails, at most tries

@@ -2,10 +2,11 @@ package schedule
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/test/lab/schedule"
 )
 
 // Kind is the kind of a fault.
@@ -78,7 +79,7 @@ type Setting struct {
 
 // Draw returns the faults of a seed, ordered by time.
 func Draw(seed uint64, s Setting) []Fault {
-	d := &drawing{Setting: s, random: rand.New(rand.NewPCG(seed, 0)), replicas: make([]time.Duration, s.Replicas)}
+	d := &drawing{Setting: s, Drawing: schedule.New(seed, kinds()), replicas: make([]time.Duration, s.Replicas)}
 	var drawn []Fault
 	for range s.Faults {
 		drawn = append(drawn, d.next())
@@ -89,22 +90,17 @@ func Draw(seed uint64, s Setting) []Fault {
 // drawing is the state of one Draw.
 type drawing struct {
 	Setting
-	random    *rand.Rand
-	remaining []Kind
-	now       time.Duration
+	*schedule.Drawing[Kind]
+	now time.Duration
 	// replicas and etcd hold the time until which each target must have no other fault.
 	replicas []time.Duration
 	etcd     time.Duration
 }
 
 func (d *drawing) next() Fault {
-	if len(d.remaining) == 0 {
-		d.remaining = kinds()
-		d.random.Shuffle(len(d.remaining), func(i, j int) { d.remaining[i], d.remaining[j] = d.remaining[j], d.remaining[i] })
-	}
-	kind := d.remaining[0]
-	d.remaining = d.remaining[1:]
-	d.now += d.between(300*time.Millisecond, 1300*time.Millisecond)
+	d.Refill()
+	kind, _ := d.Next(nil)
+	d.now += d.Between(300*time.Millisecond, 1300*time.Millisecond, time.Millisecond)
 	f := Fault{Kind: kind, Duration: d.duration(kind)}
 	if kind == Outage || kind == OutageLong {
 		d.now = max(d.now, d.etcd)
@@ -112,7 +108,7 @@ func (d *drawing) next() Fault {
 		d.etcd = f.Start + f.Duration + 2*recovery // etcd also needs time to start
 		return f
 	}
-	f.Replica = d.random.IntN(d.Replicas)
+	f.Replica = d.IntN(d.Replicas)
 	d.now = max(d.now, d.replicas[f.Replica])
 	if kind == Revoke || kind == Compact {
 		d.now = max(d.now, d.etcd)
@@ -126,17 +122,12 @@ func (d *drawing) next() Fault {
 func (d *drawing) duration(kind Kind) time.Duration {
 	switch kind {
 	case Freeze, BlockReceive, BlockSend, Outage, Compact:
-		return d.between(100*time.Millisecond, d.TTL/2)
+		return d.Between(100*time.Millisecond, d.TTL/2, time.Millisecond)
 	case FreezeLong, BlockReceiveLong, BlockSendLong, OutageLong:
-		return d.between(d.TTL+d.TTL/4, 2*d.TTL)
+		return d.Between(d.TTL+d.TTL/4, 2*d.TTL, time.Millisecond)
 	default:
 		return 0
 	}
-}
-
-// between returns whole milliseconds, which are easy to read.
-func (d *drawing) between(least, most time.Duration) time.Duration {
-	return (least + time.Duration(d.random.Int64N(int64(most-least)))).Round(time.Millisecond)
 }
 
 // End returns the time at which the last fault is over.
