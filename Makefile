@@ -318,7 +318,7 @@ recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's cont
 	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
 
 .PHONY: check
-check: lint breaking gen-check import-rules modules ## All checks without a control plane: linters, language, API changes, generated code, import rules, other modules
+check: lint breaking gen-check import-rules modules ## Linters, language, API changes, generated code, import rules, other modules
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) prose ## golangci-lint, buf lint and the language rules (PACKAGES=./services/slicesvc/...)
@@ -369,7 +369,7 @@ $(TOOLS)/axe/$(AXE):
 	@mv "$@.new" "$@"
 
 .PHONY: modules
-modules: ## Vet and test the modules with a go.mod of their own: tools, bench, conformance
+modules: assets ## Vet and test the modules with a go.mod of their own: tools, bench, conformance
 	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench
