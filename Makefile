@@ -100,16 +100,16 @@ cluster-down: ## End that cluster and remove everything about it
 
 .PHONY: test
 test: assets $(TOOLS)/gotestsum-$(GO) ## The tests of agent, gateway, services and commands, on a real control plane (RACE= without the race detector)
-	@$(call go-test,$(addprefix ./,$(SLOWEST)) ./agent/... ./cmd/... ./deploy/... ./docs/... ./gateway/... ./internal/... ./services/...)
+	@$(call go-test,$(addprefix ./,$(SLOWEST)) ./agent/... ./cmd/... ./deploy/... ./docs/... ./gateway/... ./internal/... ./services/...,2)
 
 .PHONY: test-system
 test-system: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of test/: whole installations, faults, hostile input, deployments (THIRD= injects all faults of test/robustness)
 	@echo "test/robustness injects $(if $(THIRD),third $(THIRD) of its faults by the commit: THIRD= injects all,all of its faults)"
-	@export TRIVET_ROBUSTNESS_THIRD=$(THIRD); $(call go-test,$(addprefix ./test/,$(SLOWEST_SYSTEM)) ./test/...)
+	@export TRIVET_ROBUSTNESS_THIRD=$(THIRD); $(call go-test,$(addprefix ./test/,$(SLOWEST_SYSTEM)) ./test/...,3)
 
 .PHONY: test-go
 test-go: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of PACKAGES=./internal/term/... as `make test` runs them
-	@$(call go-test,$(PACKAGES))
+	@$(call go-test,$(PACKAGES),2)
 
 # Tests start in the order of the packages: the slowest come first, so that none of them runs alone at the end.
 SLOWEST        := services/leasesvc services/bootstrapsvc services/bootstrapsvc/audit services/slicesvc gateway internal/term internal/process
@@ -119,9 +119,10 @@ SLOWEST_SYSTEM := robustness faults/apiservers e2e deploy faults/terms faults/da
 RACE  ?= on
 THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 1)))
 
-# Tests mostly wait, so three packages at a time, and eight tests of each, keep two processors busy. `make check` has what
-# vet finds. testrun lends the packages control planes, one at a time to each. Without the pause of a second at its end, which
-# gives late data races time to be seen, the race detector costs two minutes less; testkit.Main waits for goroutines instead.
+# Tests mostly wait, so two or three packages at a time, and eight tests of each, keep two processors busy. Compilers and
+# linkers run when no test needs the processor, because tests have bounds in seconds. `make check` has what vet finds. testrun
+# lends the packages control planes, one at a time to each. Without the pause of a second at its end, which gives late data
+# races time to be seen, the race detector costs two minutes less; testkit.Main waits for goroutines instead.
 #
 # Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more,
 # alone on the machine. One that then passes is printed as FLAKE, and is a defect to mend. A data race fails at once, and so
@@ -131,7 +132,7 @@ go-test = dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
 	go build $(if $(RACE),-race) -o $(TOOLS)/bin/testrun ./test/lab/cmd/testrun; \
 	$(TOOLS)/bin/testrun $(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 \
 		--rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
-		--packages "$(1)" -- $(if $(RACE),-race) -vet=off -timeout 15m -p 3 -parallel 8 || status=$$?; \
+		--packages "$(1)" -- $(if $(RACE),-race) -vet=off -toolexec 'nice -n 19' -timeout 15m -p $(2) -parallel 8 || status=$$?; \
 	if [ -s "$$dir/report" ]; then awk '{ print ($$2 > $$4 ? "FLAKE " : "FAILED ") $$0 }' "$$dir/report"; fi; \
 	awk 'match($$0, /^\{("Time":"[^"]*",)?"Action":"fail","Package":"[^"]*"/) { of = substr($$0, 1, RLENGTH); sub(/.*"Package":/, "", of); \
 		if ($$0 ~ /"Package":"[^"]*","Test":/) tests[of] = 1; else failed[of] = 1 } \
@@ -318,11 +319,12 @@ recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's cont
 	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
 
 .PHONY: check
-check: lint breaking gen-check import-rules modules ## Linters, language, API changes, generated code, import rules, other modules
+check: ## Linters, language, API changes, generated code, import rules, memory of calls, other modules
+	@$(MAKE) --jobs=2 --output-sync=target lint breaking gen-check import-rules memory modules
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) prose ## golangci-lint, buf lint and the language rules (PACKAGES=./services/slicesvc/...)
-	$(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
+	nice -n 19 $(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
 
@@ -341,6 +343,10 @@ prose: $(TOOLS)/prose-$(GO) ## The language rules of CONTRIBUTING.md: comments, 
 .PHONY: import-rules
 import-rules: ## Which package may import which
 	go test ./test/lab/importrules
+
+.PHONY: memory
+memory: ## How much memory a call may need; the race detector of `make test` would change it
+	go test -run 'Memory|Largest' ./internal/rpcserver
 
 .PHONY: gen
 gen: $(TOOLS)/protocol-$(GO) ## Generate Go, HTTP routes and the OpenAPI document from proto/

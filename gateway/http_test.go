@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
@@ -102,11 +103,11 @@ func TestHTTP_Errors(t *testing.T) {
 		change             func(*http.Request)
 		status             int
 		reason             string
-		line               bool // the error is a line of a stream
 	}{
 		{name: "no replica answers", method: "GET", path: "/v1/nodes", status: 503, reason: "REPLICAS_UNREACHABLE"},
-		{name: "no replica answers a watch", method: "GET", path: "/v1/nodes:watch", status: 503, reason: "REPLICAS_UNREACHABLE", line: true},
-		{name: "a filter that is none", method: "GET", path: "/v1/nodes:watch?zones=x", status: 400, reason: "VALIDATION_FAILED", line: true},
+		{name: "no replica answers a watch", method: "GET", path: "/v1/nodes:watch", status: 503, reason: "REPLICAS_UNREACHABLE"},
+		{name: "a filter that is none", method: "GET", path: "/v1/nodes:watch?zones=x", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a slash at the end", method: "GET", path: "/v1/nodes/", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "broken query", method: "GET", path: "/v1/nodes:watch?zones=%zz", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown API path", method: "GET", path: "/v1/pods", status: 404, reason: "UNKNOWN_PATH"},
@@ -132,11 +133,7 @@ func TestHTTP_Errors(t *testing.T) {
 				t.Errorf("HTTP status = %s, want %d", response.Status, test.status)
 			}
 			var got errorJSON
-			if test.line {
-				decode(t, body, &struct{ Error *errorJSON }{Error: &got})
-			} else {
-				decode(t, body, &got)
-			}
+			decode(t, body, &got)
 			if len(got.Details) == 0 || got.Details[0].Reason != test.reason || got.Details[0].Domain != "trivet.dev" {
 				t.Errorf("error = %s, want reason %s of trivet.dev", body, test.reason)
 			}
@@ -156,14 +153,60 @@ func TestHTTP_HostsOfThisMachine(t *testing.T) {
 	}
 }
 
-func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
+// A HEAD of a watch ends, unlike its GET.
+func TestHTTP_HEADWorksWhereGETDoes(t *testing.T) {
 	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
+	for path, want := range map[string]int{
+		"/": 200, "/assets/main.js": 200, "/v1/openapi.json": 200, "/v1/nodes": 200, "/v1/nodes:watch": 200, "/v1/watch?watch=/v1/nodes:watch": 200,
+		"/v1/nodes?page_size=x": 400, "/v1/nowhere": 404, "/livez": 200,
+	} {
+		response, body := send(t, service, http.MethodHead, path)
+		if response.StatusCode != want || len(body) != 0 || response.Header.Get("Content-Type") == "" {
+			t.Errorf("%s: %s, %d bytes, %v; want %d and headers alone", path, response.Status, len(body), response.Header, want)
+		}
+	}
+}
 
-	response, body := send(t, service, http.MethodHead, "/v1/nodes:watch")
+// A refused method comes with those that the path has.
+func TestHTTP_AllowNamesTheMethodsOfThePath(t *testing.T) {
+	t.Parallel()
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
+	for path, want := range map[string]string{
+		"/": "GET, HEAD", "/assets/main.js": "GET, HEAD", "/v1/openapi.json": "GET, HEAD", "/v1/watch": "GET, HEAD", "/livez": "GET, HEAD",
+		"/v1/nodes": "GET, HEAD", "/v1/nodes:watch": "GET, HEAD", "/v1/nodes/a": "GET, HEAD", "/v1/repairplans": "GET, HEAD, POST", "/v1/baseline:reconcile": "POST",
+	} {
+		response, body := send(t, service, http.MethodDelete, path)
+		if got := response.Header.Get("Allow"); response.StatusCode != http.StatusMethodNotAllowed || got != want {
+			t.Errorf("DELETE %s: %s, Allow %q, %s; want 405 and %q", path, response.Status, got, body, want)
+		}
+	}
+}
 
-	if response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET, POST" || len(body) != 0 {
-		t.Errorf("%s, Allow %q, %d bytes; want 405, GET and POST, none", response.Status, response.Header.Get("Allow"), len(body))
+// Errors of a query name the parameter and what is valid.
+func TestHTTP_QueriesAreExplained(t *testing.T) {
+	t.Parallel()
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
+	for query, want := range map[string]string{
+		"/v1/nodes?page_size=abc":               `page_size="abc": must be a whole number`,
+		"/v1/nodes?pageSize=99999999999":        `pageSize="99999999999": is too large a number`,
+		"/v1/nodes?page_size=1&page_size=2":     `the parameter "page_size" has 2 values, and takes one`,
+		"/v1/nodes:watch?healths=READY":         `healths="READY": must be one of HEALTH_STARTING, HEALTH_READY, `,
+		"/v1/status:watch?interval=often":       `interval="often": must be a duration, such as 1.5s`,
+		"/v1/nodes?colour=red":                  `"/v1/nodes" has no parameter "colour"`,
+		"/v1/watch?watch=/v1/nodes?page_size=a": "is no watch",
+	} {
+		response, body := send(t, service, http.MethodGet, query)
+		var got errorJSON
+		decode(t, body, &got)
+		if response.StatusCode != http.StatusBadRequest || !strings.Contains(got.Message, want) {
+			t.Errorf("%s: %s, %q; want 400 and %q", query, response.Status, got.Message, want)
+		}
+	}
+	for _, query := range []string{"/v1/nodes?healths=HEALTH_READY&healths=3&page_size=5", "/v1/status:history"} {
+		if response, body := send(t, service, http.MethodGet, query); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %s", query, response.Status, body)
+		}
 	}
 }
 
@@ -292,7 +335,7 @@ func TestHTTP_OversizeHeadersAreRejected(t *testing.T) {
 	t.Parallel()
 	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	r := request(t, service, http.MethodGet, "/v1/nodes")
-	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+	r.Header.Set("X-Long", strings.Repeat("x", authn.MaxHeaderBytes+8<<10))
 
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {

@@ -1,12 +1,18 @@
 package gateway_test
 
 import (
+	"bufio"
+	"compress/gzip"
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +23,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 	"github.com/trivet-dev/trivet/test/lab/httpaccesstest"
+	"github.com/trivet-dev/trivet/test/lab/identitytest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
@@ -123,6 +130,99 @@ func TestPage_PanelOfANodeSaysItsAgent(t *testing.T) {
 	window := webtest.StartBrowser(t).Open(t, "http://"+gateway.HTTPAddress()+"/#node/node-1")
 	window.Wait(t, `[...document.querySelectorAll("trivet-node-panel dt")].find((dt) => dt.textContent === "Agent")?.nextSibling.textContent`,
 		"trivet-agent v1 in mode endpoint")
+}
+
+// nginx compresses and buffers what it relays. The page works behind it, and so does a watch alone.
+func TestPage_BehindNginxWithCompression(t *testing.T) {
+	leasesvc := newLeasesvcWithNodes(3, "l1")
+	_, l1 := leasesvc.start(t, "l1")
+	gateway := startGateway(t, newDirectory(l1), longTimeout)
+	address := webtest.StartNginx(t, fmt.Sprintf(`
+		gzip on; gzip_types application/json text/css text/javascript; gzip_proxied any; gzip_min_length 0;
+		location / { proxy_pass http://%s; proxy_set_header Host localhost; }`, gateway.HTTPAddress()))
+	transport := &http.Transport{DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	for _, path := range []string{"/v1/nodes:watch", "/v1/watch?watch=/v1/nodes:watch"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept-Encoding", "gzip")
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		body := io.Reader(response.Body)
+		if response.Header.Get("Content-Encoding") == "gzip" {
+			if body, err = gzip.NewReader(response.Body); err != nil {
+				t.Errorf("%s: nothing has arrived: %v", path, err)
+			}
+		}
+		lines := bufio.NewScanner(body)
+		for range 4 { // three Nodes and a bookmark
+			if err == nil && !lines.Scan() {
+				t.Errorf("%s: no whole report of the Nodes: %v", path, lines.Err())
+			}
+		}
+		cancel()
+		_ = response.Body.Close() // it has no end
+	}
+	webtest.StartBrowser(t).Open(t, "http://"+address+"/").Wait(t, countedNodes, "3")
+}
+
+// The configuration of docs/proxy.md passes on each line of a watch, and the token of each caller.
+func TestProxy_TheDocumentedNginxServesWatches(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	leasesvc := newLeasesvcWithNodes(3, "l1")
+	leasesvc.access = newAccessOfReplicas(callers)
+	_, l1 := leasesvc.start(t, "l1")
+	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "proxy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, documented, _ := strings.Cut(string(text), "```nginx\n")
+	documented, _, _ = strings.Cut(documented, "```")
+	trust := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(trust, identitytest.Bundle(callers.Authority), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, each := range [][2]string{
+		{"gateway.trivet-system.svc:7680", g.service.HTTPAddress()}, {"/etc/nginx/trivet-ca.crt", trust}, {"proxy_ssl_name gateway", "proxy_ssl_name server"},
+	} {
+		if !strings.Contains(documented, each[0]) {
+			t.Fatalf("docs/proxy.md has no %q", each[0])
+		}
+		documented = strings.ReplaceAll(documented, each[0], each[1])
+	}
+	address := webtest.StartNginx(t, "gzip on; gzip_types application/json; gzip_min_length 0;\n"+documented)
+	watch := func(authorization string) *http.Response {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		t.Cleanup(cancel)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/watch?watch=/v1/nodes:watch", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", authorization)
+		request.Header.Set("X-Remote-User", "admin") // names no caller
+		response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		return response
+	}
+	if response := watch(""); response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a token: %s, want 401", response.Status)
+	}
+	lines := bufio.NewScanner(watch("Bearer " + httpaccesstest.Token(httpaccesstest.Viewer)).Body)
+	for range 4 { // three Nodes and a bookmark
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), `{"watch":0,"result":`) {
+			t.Fatalf("%q, %v; want a line of the watch", lines.Text(), lines.Err())
+		}
+	}
 }
 
 // dashboard is a proxy on loopback that adds the credentials of a caller, as `trivet dashboard`.

@@ -45,7 +45,7 @@ func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Clus
 		return manager, nil
 	default:
 		server, err := server.Run(ctx, server.Config{
-			ControlPlane: cluster, Service: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
+			ControlPlane: cluster, Service: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000", "--compaction=" + b.compaction},
 		})
 		if err != nil {
 			return nil, err

@@ -8,8 +8,8 @@
 // The kernel reports their CPU time and memory. All share the machine's cores with etcd,
 // kube-apiserver and the load, so only ratios within one run are comparable.
 //
-// -only 1x5000 selects worlds. -short measures less in less time. -scale measures several replicas
-// of slicesvc and many watchers of slices instead.
+// -compaction idle lets slicesvc compact. -only 1x5000 selects worlds. -short measures less in less
+// time. -scale measures several replicas of slicesvc and many watchers of slices instead.
 package main
 
 import (
@@ -35,11 +35,12 @@ func main() {
 	flag.StringVar(&cfg.binDir, "bin", "../bin", "folder with the built commands")
 	flag.StringVar(&cfg.assets, "assets", cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "../.assets"), "folder with kube-controller-manager")
 	flag.BoolVar(&cfg.short, "short", false, "measure for a shorter time, which says less")
-	flag.StringVar(&only, "only", "", "worlds to measure, with commas between: "+strings.Join(names(worlds(false)), ", ")+"; empty for all")
+	flag.StringVar(&only, "only", "", "worlds to measure, with commas between: "+strings.Join(names(worlds(config{})), ", ")+"; empty for all")
 	flag.StringVar(&cfg.logDir, "logs", "", "folder that keeps the logs of all programs; empty for a temporary one")
+	flag.StringVar(&cfg.compaction, "compaction", "off", "--compaction of slicesvc: off or idle")
 	flag.BoolVar(&scaled, "scale", false, "measure several replicas and many watchers of slices instead of the worlds")
 	flag.Parse()
-	chosen, err := choose(worlds(cfg.short), only)
+	chosen, err := choose(worlds(cfg), only)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "slices: %v\n", err)
 		os.Exit(2)
@@ -69,4 +70,6 @@ func main() {
 type config struct {
 	binDir, assets, logDir string
 	short                  bool
+	// compaction is the value of the flag of slicesvc.
+	compaction string
 }

@@ -58,6 +58,7 @@ type outcome struct {
 	writes        int
 	slices, ideal int
 	resident      int64
+	bytes         int64 // that one watch of the slices received
 }
 
 // worldRun is a running world.
@@ -196,7 +197,7 @@ func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *
 		return nil
 	}
 	a.progress("%v: %s…", c, a.world.massChange.what)
-	o := &outcome{}
+	o := &outcome{bytes: -a.view.Bytes()}
 	o.cpu, o.writes, err = a.spent(ctx, process, func() error {
 		if err := a.world.massChange.do(ctx, a.set); err != nil {
 			return err
@@ -208,6 +209,7 @@ func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *
 		return err
 	}
 	o.slices = a.view.Slices()
+	o.bytes += a.view.Bytes()
 	o.resident, err = process.Resident()
 	a.results.massChange[c] = o
 	return err

@@ -153,13 +153,16 @@ func (m results) upheavalRows(w world) []row {
 	what := fmt.Sprintf("%s, %s: ", w.name, w.massChange.what)
 	left := row{what: what + "slices left", show: whole, values: of(m.massChange, func(o *outcome) float64 { return float64(o.slices) })}
 	left.most = new(float64)
-	if o := m.massChange[ours]; o != nil {
+	if w.massChange.slices == 0 {
+		left = left.within(1, upstream)
+	} else if o := m.massChange[ours]; o != nil {
 		*left.most = w.massChange.slices * float64(o.ideal)
 		left.target = fmt.Sprintf("≤ %g × ideal, which is %d, within %v", w.massChange.slices, o.ideal, quietFor)
 	}
 	return []row{
 		row{what: what + "writes", show: whole, values: of(m.massChange, func(o *outcome) float64 { return float64(o.writes) })}.
 			within(w.massChange.writes, upstream),
+		{what: what + "bytes for each watch", show: mebibytes, values: of(m.massChange, func(o *outcome) float64 { return float64(o.bytes) })},
 		left,
 		{what: what + "CPU", show: formatSeconds, values: of(m.massChange, func(o *outcome) float64 { return o.cpu.Seconds() })},
 		row{what: what + "memory", show: mebibytes, values: of(m.massChange, func(o *outcome) float64 { return float64(o.resident) })}.within(0.5, upstream),

@@ -35,14 +35,14 @@ func TestRow_Verdict(t *testing.T) {
 }
 
 func TestChoose_ByNameInTheTablesOrder(t *testing.T) {
-	chosen, err := choose(worlds(false), "1000x20,50x100")
+	chosen, err := choose(worlds(config{}), "1000x20,50x100")
 	if want := []string{"50x100", "1000x20"}; err != nil || !slices.Equal(names(chosen), want) {
 		t.Errorf("chosen are %q, %v; want %q", names(chosen), err, want)
 	}
-	if _, err := choose(worlds(false), "50x100,2x2"); err == nil {
+	if _, err := choose(worlds(config{}), "50x100,2x2"); err == nil {
 		t.Error("a world that is not there is chosen")
 	}
-	if all, err := choose(worlds(true), ""); err != nil || len(all) != 3 {
+	if all, err := choose(worlds(config{short: true}), ""); err != nil || len(all) != 3 {
 		t.Errorf("without names %d worlds, %v", len(all), err)
 	}
 }

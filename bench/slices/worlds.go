@@ -31,26 +31,28 @@ type massChange struct {
 	what string
 	do   func(context.Context, *podset.Set) error
 	// writes is the allowed share of upstream's writes. slices is the allowed ratio to the minimal
-	// number of slices.
+	// number of slices; 0 allows as many as upstream leaves.
 	writes, slices float64
 }
 
-func worlds(short bool) []world {
+func worlds(cfg config) []world {
 	flips, services := pace.Steady{Count: 3000, Rate: 100}, 1000
-	if short {
+	if cfg.short {
 		flips.Count, services = 500, 200
+	}
+	replace := &massChange{what: "every Pod replaced", writes: 1, do: func(ctx context.Context, set *podset.Set) error { return set.Replace(ctx) }}
+	decimated := &massChange{what: "90 % of Pods deleted at random", writes: 1.1, do: decimate}
+	if cfg.compaction == "idle" {
+		replace.slices, decimated.slices = 1.2, 1.2
 	}
 	return []world{
 		{
 			name: "50x100", services: 50, podsEach: 100, flips: flips,
-			massChange: &massChange{
-				what: "every Pod replaced", writes: 0.5, slices: 1.1,
-				do: func(ctx context.Context, set *podset.Set) error { return set.Replace(ctx) },
-			},
+			massChange: replace,
 		},
 		{
 			name: "1x5000", services: 1, podsEach: 5000, flips: flips,
-			massChange: &massChange{what: "90 % of Pods deleted at random", writes: 1.1, slices: 1.2, do: decimate},
+			massChange: decimated,
 		},
 		{name: fmt.Sprintf("%dx20", services), services: services, podsEach: 20, flips: flips, coldTarget: 0.25},
 	}

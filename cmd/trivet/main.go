@@ -48,7 +48,7 @@ func main() {
 	if isPlugin(os.Args[0]) {
 		reports = asPlugin(root, reports)
 	}
-	err := root.ExecuteContext(ctx)
+	err := exit.Execute(ctx, root)
 	exit.Report(reports, err)
 	os.Exit(exit.CodeIn(ctx, err))
 }

@@ -2,6 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -100,6 +105,85 @@ func TestTree_EveryCommandHasTheCommonFlags(t *testing.T) {
 			t.Errorf("trivet %s does not complete its arguments, not even with cobra.NoFileCompletions", name)
 		}
 	})
+}
+
+// The remedy of a check names a command line that trivet takes, with its arguments and flags. A
+// flag alone is one of the command before it, of trivet check, or of a server.
+func TestTree_RemediesOfChecksAreCommands(t *testing.T) {
+	// Command lines and flags of other programs, and what runs them.
+	others := map[string]string{
+		"kubectl -n NAMESPACE describe pod NAME": "no test: it only shows more",
+		"kubectl logs --previous":                "no test: it only shows more",
+		"helm upgrade --force-conflicts":         "test/deploy: TestRelease_UpgradesFromAnEarlierChart",
+		"--runtime-config":                       "a flag of kube-apiserver",
+	}
+	servers, err := os.ReadFile("../../docs/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := regexp.MustCompile("`((?:trivet |kubectl |helm |--)[^`]+)`")
+	used := map[string]bool{}
+	for _, check := range diagnosis.Catalogue() {
+		commands := []*cobra.Command{commandOf(t, "check")}
+		for _, match := range quoted.FindAllStringSubmatch(check.Action, -1) {
+			line := match[1]
+			used[line] = true
+			switch words := strings.Fields(line); {
+			case others[line] != "":
+			case words[0] == "trivet":
+				named := commandOf(t, words[1:]...)
+				if err := parse(named, words[1:]); err != nil {
+					t.Errorf("check %s names `%s`: %v", check.ID, line, err)
+				}
+				commands = append(commands, named)
+			case words[0][0] != '-' || len(words) > 1:
+				t.Errorf("check %s names `%s`, which no test knows", check.ID, line)
+			case !hasFlag(commands, line[2:]) && !strings.Contains(string(servers), "`"+line+"`"):
+				t.Errorf("check %s names %s, which is no flag of trivet check, of the named command or of a server", check.ID, line)
+			}
+		}
+	}
+	for line := range others {
+		if !used[line] {
+			t.Errorf("no remedy names `%s` any more", line)
+		}
+	}
+	if len(used) < 15 {
+		t.Errorf("%d command lines and flags in remedies", len(used))
+	}
+}
+
+// commandOf returns the command that a command line runs.
+func commandOf(t *testing.T, words ...string) *cobra.Command {
+	t.Helper()
+	found, _, err := command(commandtest.Pipe(nil, nil)).Find(words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// parse does what the command does before it runs.
+func parse(c *cobra.Command, words []string) error {
+	if !c.HasParent() || !c.Runnable() {
+		return errors.New("it is no command that can be run")
+	}
+	args := words[len(strings.Fields(c.CommandPath()))-1:]
+	if err := c.ParseFlags(args); err != nil {
+		return err
+	}
+	if asked, unknown := c.Flags().GetString("output"); unknown == nil && c.Flags().Changed("output") {
+		complete, _ := c.GetFlagCompletionFunc("output")
+		values := strings.Join(first(complete(c, nil, "")), " ")
+		if !strings.Contains(values, asked) {
+			return fmt.Errorf("--output %s is none of %s", asked, values)
+		}
+	}
+	return errors.Join(c.ValidateArgs(c.Flags().Args()), c.ValidateRequiredFlags(), c.ValidateFlagGroups())
+}
+
+func hasFlag(commands []*cobra.Command, name string) bool {
+	return slices.ContainsFunc(commands, func(c *cobra.Command) bool { return c.Flags().Lookup(name) != nil })
 }
 
 func first[T, U any](value T, _ U) T { return value }

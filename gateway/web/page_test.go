@@ -1,11 +1,14 @@
 package web_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/lab/webtest"
 )
 
@@ -27,6 +30,7 @@ func TestPage(t *testing.T) {
 		"what a replica reports is text":              testHostileText,
 		"fits small and large screens":                testFits,
 		"the keyboard reaches a panel and comes back": testKeyboard,
+		"a sleep of the machine":                      testSleep,
 	} {
 		t.Run(name, func(t *testing.T) { part(t, browser) })
 	}
@@ -178,4 +182,48 @@ func testKeyboard(t *testing.T, browser *webtest.Browser) {
 	window.Wait(t, `document.querySelectorAll("trivet-node-panel .chain li").length`, "4")
 	window.Press(t, "Escape", 27)
 	window.Wait(t, `document.querySelector("trivet-node-panel").hidden + " " + document.activeElement.localName`, "true a")
+}
+
+// A page opens its watches once, however quiet they are. performance.now() stands still while a
+// machine sleeps, and Date.now() goes on. After a sleep the page connects at once, and without an
+// answer it says how old its data is.
+func testSleep(t *testing.T, browser *webtest.Browser) {
+	gateway := webtest.StartGateway(t, web.Files(), webtest.Cluster{Nodes: 3})
+	window := browser.Open(t, gateway.URL)
+	window.Wait(t, `document.querySelector("trivet-nodes [data-part=count]").textContent`, "3")
+	const sleep = `{ const now = Date.now; Date.now = () => now() + 30 * 3600 * 1000; }`
+	worker := workerOf(t, browser, window)
+	before := gateway.Watches.Load()
+	testkit.Pause(t.Context(), 12*time.Second) // longer than a watch without a bookmark may be silent
+	if opened := gateway.Watches.Load() - before; opened > 0 {
+		t.Fatalf("the worker has connected %d times without a sleep", opened)
+	}
+	worker.Eval(t, sleep)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		if gateway.Watches.Load() == before {
+			return errors.New("the worker has not connected again")
+		}
+		return nil
+	})
+	window.Wait(t, `document.querySelector("trivet-banner").hidden`, "true")
+
+	const merged = `document.querySelector("trivet-summary time").textContent`
+	window.Wait(t, merged+`.includes(", ")`, "false")
+	gateway.Stop()
+	window.Eval(t, sleep)
+	window.Wait(t, `document.querySelector("trivet-banner").textContent.match(/, ([^,]*) ago/)?.[1]`, "1d 6h")
+	window.Wait(t, merged+`.includes(", ")`, "true")
+}
+
+// workerOf returns the shared worker of a page.
+func workerOf(t *testing.T, browser *webtest.Browser, page webtest.Window) webtest.Window {
+	t.Helper()
+	origin := page.Eval(t, "location.origin")
+	for _, worker := range browser.Workers(t) {
+		if worker.Eval(t, "location.origin") == origin {
+			return worker
+		}
+	}
+	t.Fatal("the page has no worker")
+	return webtest.Window{}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"net"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -11,11 +13,22 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
+const (
+	// MaxTokenBytes bounds a bearer token. One that names 500 groups of 64 bytes has 45 KiB.
+	MaxTokenBytes = 64 << 10
+	// MaxHeaderBytes bounds the headers of a call or a request: the longest token, or those that
+	// name an original caller, and 8 KiB of others.
+	MaxHeaderBytes = max(MaxTokenBytes, MaxForwardedBytes) + 8<<10
+)
+
 // Config configures an Authenticator.
 type Config struct {
 	// GatewayGroup and ServerGroup are the groups in the certificates of gateways and of servers.
 	// Without a group, no peer has that role.
 	GatewayGroup, ServerGroup string
+	// ClientAuthorities returns the authorities of client certificates at present; nil leaves each
+	// connection with those of its TLS handshake. The pool is another one when they change.
+	ClientAuthorities func() *x509.CertPool
 	// PeerAuthorities returns the authorities of gateways and servers; nil means every authority of
 	// the TLS handshake. The certificates of other authorities have neither role nor group.
 	PeerAuthorities func() *x509.CertPool
@@ -46,8 +59,20 @@ type Request struct {
 	TLS *tls.ConnectionState
 	// Address is the network address of the peer.
 	Address string
+	// Connections is told of Connection when a bearer token was accepted on it, and when its client
+	// certificate was refused; nil tells none. Connection is the address of the connection at this
+	// server, as a pointer that no other connection has.
+	Connections Connections
+	Connection  net.Addr
 	// Values returns the values of a header or of a metadata key, which is given in lower case.
 	Values func(key string) []string
+}
+
+// Connections learns which connections have an identity, and which have none any more, as
+// *connlimit.Limiter does. It is safe for concurrent use.
+type Connections interface {
+	Known(local net.Addr)
+	Refused(local net.Addr)
 }
 
 // Authenticator finds the caller of a call. It is safe for concurrent use.
@@ -71,6 +96,9 @@ func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Cal
 	}
 	caller.Address = request.Address
 	caller.User = caller.Peer
+	if err := checkForwardable(&caller.User); err != nil {
+		return nil, err
+	}
 	if caller.Role != Gateway {
 		return caller, nil
 	}
@@ -88,21 +116,31 @@ func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Cal
 // client sends it on purpose for this call.
 func (a *Authenticator) peer(ctx context.Context, request Request) (*Caller, error) {
 	if token, given := bearerToken(request.Values("authorization")); given {
-		return a.tokenCaller(ctx, token, request.Address)
+		return a.tokenCaller(ctx, token, request)
 	}
 	if request.TLS == nil || len(request.TLS.VerifiedChains) == 0 {
 		return &Caller{Peer: Anonymous()}, nil
 	}
-	return a.certificates.caller(request.TLS, a.cfg)
+	caller, err := a.certificates.caller(request.TLS, a.cfg)
+	if err != nil && request.Connections != nil {
+		request.Connections.Refused(request.Connection)
+	}
+	return caller, err
 }
 
-func (a *Authenticator) tokenCaller(ctx context.Context, token, address string) (*Caller, error) {
+func (a *Authenticator) tokenCaller(ctx context.Context, token string, request Request) (*Caller, error) {
 	if a.cfg.Tokens == nil {
 		return nil, NotAuthenticated("this server takes no bearer tokens; use a client certificate")
 	}
-	reviewed, err := a.cfg.Tokens.Review(ctx, token, address)
+	if len(token) > MaxTokenBytes {
+		return nil, NotAuthenticated(fmt.Sprintf("the bearer token has %d bytes, and Trivet's servers take %d; use one that names fewer groups", len(token), MaxTokenBytes))
+	}
+	reviewed, err := a.cfg.Tokens.Review(ctx, token, request.Address)
 	if err != nil {
 		return nil, err
+	}
+	if request.Connections != nil {
+		request.Connections.Known(request.Connection)
 	}
 	return &Caller{Credential: Token, Peer: reviewed.User, Stale: reviewed.Stale, Recheck: func(ctx context.Context) error {
 		return a.cfg.Tokens.Recheck(ctx, token)

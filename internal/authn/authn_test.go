@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,82 @@ func TestAuthenticate_RoleFollowsTheAuthoritiesOfPeers(t *testing.T) {
 		t.Errorf("role = %v after the authority was removed, want a client", got)
 	}
 }
+
+func TestAuthenticate_RemovedAuthorityEndsTheCertificatesOfOpenConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		former, next := authority(t, "former"), authority(t, "next")
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(former.CertPEM())
+		callers := authn.New(authn.Config{ClientAuthorities: func() *x509.CertPool { return pool }})
+		state := connection(t, former, certs.ClientLeaf("ann"), time.Hour)
+		caller, err := callers.Authenticate(t.Context(), request(state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := caller.Recheck(t.Context()); err != nil {
+			t.Errorf("Recheck() = %v, want nil", err)
+		}
+		pool = x509.NewCertPool()
+		pool.AppendCertsFromPEM(next.CertPEM())
+		begun := time.Now()
+		if err := caller.Await(t.Context()); status.Code(err) != codes.Unauthenticated || time.Since(begun) > 5*time.Second {
+			t.Errorf("Await() = %v after %v, want NOT_AUTHENTICATED within 5 s", err, time.Since(begun))
+		}
+		told, asked := known{}, request(state)
+		asked.Connections, asked.Connection = told, &net.TCPAddr{}
+		told.Known(asked.Connection)
+		for range 2 {
+			if _, err := callers.Authenticate(t.Context(), asked); rpcerror.ReasonOf(err) != rpcerror.NotAuthenticatedReason || !strings.Contains(err.Error(), "authority") {
+				t.Errorf("a call on the open connection: %v, want NOT_AUTHENTICATED", err)
+			}
+		}
+		if len(told) != 0 {
+			t.Error("nothing ends the open connection, so that the client could use its next certificate")
+		}
+	})
+}
+
+// A person may be in hundreds of groups. More than a gateway can name are refused with the cause.
+func TestForward_NamesFiveHundredGroups(t *testing.T) {
+	for name, c := range map[string]struct {
+		groups int
+		byte   string
+		want   bool
+	}{
+		"500 groups": {500, "g", true}, "500 groups, escaped": {500, "/", true}, "5000 groups": {5000, "g", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := authn.User{Name: "ann"}
+			for range c.groups {
+				user.Groups = append(user.Groups, strings.Repeat(c.byte, 64))
+			}
+			callers := authn.New(authn.Config{Tokens: oneUser(user)})
+			_, err := callers.Authenticate(t.Context(), request(nil, "authorization", "Bearer x"))
+			if (err == nil) != c.want || err != nil && !strings.Contains(err.Error(), "5000 groups") {
+				t.Errorf("Authenticate() = %v, want it to be accepted: %t", err, c.want)
+			}
+			size := 0
+			sent, _ := metadata.FromOutgoingContext(authn.Forward(t.Context(), user))
+			for key, values := range sent {
+				for _, value := range values {
+					size += len(key) + len(value) + 32
+				}
+			}
+			if (size <= authn.MaxForwardedBytes) != c.want {
+				t.Errorf("the headers have %d bytes", size)
+			}
+		})
+	}
+}
+
+// oneUser is a TokenReviewer that knows one user.
+type oneUser authn.User
+
+func (o oneUser) Review(context.Context, string, string) (authn.TokenUser, error) {
+	return authn.TokenUser{User: authn.User(o)}, nil
+}
+
+func (oneUser) Recheck(context.Context, string) error { return nil }
 
 func TestAuthenticate_EndedCertificateIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -297,6 +374,33 @@ func TestReview_UnknownTokensNeedAdmission(t *testing.T) {
 		}
 	})
 }
+
+// A token that is too long causes no review, and one that was accepted is told to the connections.
+func TestAuthenticate_LengthOfTokens(t *testing.T) {
+	for length, want := range map[int]codes.Code{45 << 10: codes.OK, authn.MaxTokenBytes: codes.OK, authn.MaxTokenBytes + 1: codes.Unauthenticated} {
+		reviewer, reviews := tokens(t, func(r *authenticationv1.TokenReview) error {
+			r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"trivet"}, User: authenticationv1.UserInfo{Username: "ann"}}
+			return nil
+		})
+		told, asked := known{}, request(nil, "authorization", "Bearer "+strings.Repeat("t", length))
+		asked.Connections, asked.Connection = told, &net.TCPAddr{}
+		_, err := authn.New(authn.Config{Tokens: reviewer}).Authenticate(t.Context(), asked)
+		accepted := 0
+		if want == codes.OK {
+			accepted = 1
+		}
+		if status.Code(err) != want || reviews() != accepted || len(told) != accepted {
+			t.Errorf("%d bytes: %v after %d reviews, %d connections were told; want %v, %d and %d", length, err, reviews(), len(told), want, accepted, accepted)
+		}
+	}
+}
+
+// known are the connections with an identity.
+type known map[net.Addr]bool
+
+func (k known) Known(local net.Addr) { k[local] = true }
+
+func (k known) Refused(local net.Addr) { delete(k, local) }
 
 func TestAwait_RevokedTokenEndsAndErrorsDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

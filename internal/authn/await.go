@@ -9,12 +9,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recheckPeriod is how often the token of a long stream is reviewed.
-const recheckPeriod = 8 * time.Second
+const (
+	// tokenPeriod is how often the token of a long stream is reviewed, which may need a request.
+	tokenPeriod = 8 * time.Second
+	// certificatePeriod is how often the authority of a certificate is looked up. An authority is
+	// gone from its file when two reads miss it, and these lookups may be the only ones.
+	certificatePeriod = 4 * time.Second
+)
+
+// RecheckPeriod returns how often the credential of a long stream is to be reviewed.
+func (c *Caller) RecheckPeriod() time.Duration {
+	if c.Credential == Certificate {
+		return certificatePeriod
+	}
+	return tokenPeriod
+}
 
 // Await returns NOT_AUTHENTICATED when the credential of the caller no longer counts: its
-// certificate ends, or its token is revoked. It returns nil when ctx ends. A review that fails
-// decides nothing.
+// certificate or the authority of it ends, or its token is revoked. It returns nil when ctx ends. A
+// review that fails decides nothing.
 func (c *Caller) Await(ctx context.Context) error {
 	var ended <-chan time.Time
 	if !c.Expires.IsZero() {
@@ -24,7 +37,7 @@ func (c *Caller) Await(ctx context.Context) error {
 	}
 	var due <-chan time.Time
 	if c.Recheck != nil {
-		ticker := time.NewTicker(Jitter(recheckPeriod))
+		ticker := time.NewTicker(Jitter(c.RecheckPeriod()))
 		defer ticker.Stop()
 		due = ticker.C
 	}

@@ -72,8 +72,8 @@ type Caller struct {
 	// Expires is the end of the certificate, by the monotonic clock: a later step of the wall clock
 	// changes nothing. It is zero without a certificate.
 	Expires time.Time
-	// Recheck reviews the credential of a long stream again. It is nil for a credential that needs
-	// no review: a certificate is valid until Expires.
+	// Recheck reviews the credential of a long stream again, at most every RecheckPeriod. It is nil
+	// for a credential that needs no review: one that is valid until Expires.
 	Recheck func(context.Context) error
 	// Stale says that the token could not be reviewed again, because the kube-apiserver does not
 	// answer. The caller may read, but not change anything by a right.

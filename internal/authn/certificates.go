@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"slices"
@@ -25,44 +26,57 @@ type certificates struct {
 	known *cache.LRUExpireCache // of *known, by *x509.Certificate
 }
 
-// known is the caller of a certificate and the authorities by which its role was verified.
+// known is the caller of a certificate, the authorities by which the certificate was verified, and
+// those by which its role was.
 type known struct {
-	authorities *x509.CertPool
-	caller      Caller
+	clients, peers *x509.CertPool
+	caller         Caller
 }
 
 func newCertificates() *certificates {
 	return &certificates{known: cache.NewLRUExpireCache(MaxCertificates)}
 }
 
-// caller needs a verified chain.
+// caller needs a verified chain. A connection outlives the authorities of its handshake, so the
+// certificate is verified again when they have changed.
 func (c *certificates) caller(connection *tls.ConnectionState, cfg Config) (*Caller, error) {
-	var authorities *x509.CertPool
-	if cfg.PeerAuthorities != nil {
-		authorities = cfg.PeerAuthorities()
-	}
+	clients, peers := poolOf(cfg.ClientAuthorities), poolOf(cfg.PeerAuthorities)
 	leaf := connection.VerifiedChains[0][0]
 	if found, ok := c.known.Get(leaf); ok {
-		if former, _ := found.(*known); former.authorities == authorities {
+		if former, _ := found.(*known); former.clients == clients && former.peers == peers {
 			return former.current()
 		}
+	}
+	if !isFrom(leaf, connection.PeerCertificates, clients) {
+		c.known.Remove(leaf)
+		return nil, NotAuthenticated("the authority of the client certificate of " + leaf.Subject.CommonName + " is not accepted any more")
 	}
 	if leaf.Subject.CommonName == "" {
 		return nil, NotAuthenticated("the client certificate has no common name, which is the name of the user")
 	}
 	now := time.Now()
-	fresh := &known{authorities: authorities, caller: Caller{
+	fresh := &known{clients: clients, peers: peers, caller: Caller{
 		Credential: Certificate, Expires: now.Add(min(leaf.NotAfter.Sub(now), maxCertificateLife)),
 	}}
 	groups := slices.Clone(leaf.Subject.Organization)
 	gateway, server := has(groups, cfg.GatewayGroup), has(groups, cfg.ServerGroup)
 	switch {
-	case (gateway || server) && !isPeer(leaf, connection.PeerCertificates, authorities):
+	case (gateway || server) && !isFrom(leaf, connection.PeerCertificates, peers):
 		groups = slices.DeleteFunc(groups, func(group string) bool { return group == cfg.GatewayGroup || group == cfg.ServerGroup })
 	case gateway:
 		fresh.caller.Role = Gateway
 	case server:
 		fresh.caller.Role = Server
+	}
+	if cfg.ClientAuthorities != nil {
+		fresh.caller.Recheck = func(context.Context) error {
+			if cfg.ClientAuthorities() == clients { // streams ask this every few seconds
+				_, err := fresh.current()
+				return err
+			}
+			_, err := c.caller(connection, cfg)
+			return err
+		}
 	}
 	fresh.caller.Peer = User{Name: leaf.Subject.CommonName, Groups: append(groups, AuthenticatedGroup)}
 	c.known.Add(leaf, fresh, certificateAge)
@@ -80,9 +94,16 @@ func (k *known) current() (*Caller, error) {
 
 func has(groups []string, group string) bool { return group != "" && slices.Contains(groups, group) }
 
-// isPeer says whether a certificate is from one of the authorities; nil are all. The certificates
+func poolOf(authorities func() *x509.CertPool) *x509.CertPool {
+	if authorities == nil {
+		return nil
+	}
+	return authorities()
+}
+
+// isFrom says whether a certificate is from one of the authorities; nil are all. The certificates
 // that the client presented may be intermediates.
-func isPeer(leaf *x509.Certificate, presented []*x509.Certificate, authorities *x509.CertPool) bool {
+func isFrom(leaf *x509.Certificate, presented []*x509.Certificate, authorities *x509.CertPool) bool {
 	if authorities == nil {
 		return true
 	}

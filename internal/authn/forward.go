@@ -46,6 +46,57 @@ func Forward(ctx context.Context, user User) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Join(outgoing, values))
 }
 
+// MaxForwardedBytes bounds the headers in which a gateway names an original caller: 500 groups of
+// 64 bytes need half of it, or nearly all if each byte is escaped.
+const MaxForwardedBytes = 120 << 10
+
+// headerOverhead is what HTTP/2 counts for each header beside its name and value.
+const headerOverhead = 32
+
+// forwardedBytes returns the size of the headers of Forward.
+func forwardedBytes(user *User) int {
+	header := func(key string, values ...string) (size int) {
+		size = len(key) + headerOverhead
+		for _, value := range values {
+			size += escapedBytes(value)
+		}
+		return size
+	}
+	size := header(RemoteUserKey, user.Name) + header(RemoteUIDKey, user.UID)
+	for _, group := range user.Groups {
+		size += header(RemoteGroupKey, group)
+	}
+	for key, values := range user.Extra {
+		for _, value := range values {
+			size += header(RemoteExtraKey, key, "=", value)
+		}
+	}
+	return size
+}
+
+// escapedBytes returns at least the length of an escaped text.
+func escapedBytes(text string) int {
+	size := len(text)
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.', c == '~', c == ':':
+		default:
+			size += 2
+		}
+	}
+	return size
+}
+
+// checkForwardable returns why a gateway could not name a user to the servers behind it, or nil.
+func checkForwardable(user *User) error {
+	size := forwardedBytes(user)
+	if size <= MaxForwardedBytes {
+		return nil
+	}
+	return NotAuthenticated(fmt.Sprintf("user %.100q has %d groups, and the headers that name the user and its groups have %d bytes; Trivet's servers take %d: use a credential with fewer groups",
+		user.Name, len(user.Groups), size, MaxForwardedBytes))
+}
+
 // ForwardFrom is Forward, and names the replica of the gateway.
 func ForwardFrom(ctx context.Context, replicaID string, user User) context.Context {
 	return metadata.AppendToOutgoingContext(Forward(ctx, user), RemoteGatewayKey, escape(replicaID))

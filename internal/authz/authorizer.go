@@ -126,11 +126,18 @@ func (a Attributes) canI(user authn.User) string {
 		words = append(words, "-A")
 	}
 	words = append(words, "--as", quote(user.Name))
-	for _, group := range user.Groups {
+	for i, group := range user.Groups {
+		if i == maxGroupsShown {
+			words = append(words, fmt.Sprintf("and --as-group of %d more groups", len(user.Groups)-i))
+			break
+		}
 		words = append(words, "--as-group", quote(group))
 	}
 	return strings.Join(words, " ")
 }
+
+// maxGroupsShown bounds the text of an error: an answer may have it for each of many items.
+const maxGroupsShown = 20
 
 // quote returns a word of a shell's command line. Names come from callers.
 func quote(word string) string {

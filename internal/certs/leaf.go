@@ -5,6 +5,8 @@ import (
 	"crypto/x509/pkix"
 	"net"
 	"slices"
+
+	"github.com/trivet-dev/trivet/internal/etcdroles"
 )
 
 const (
@@ -49,7 +51,7 @@ func ServerLeaf(server, namespace, clusterDomain string, dnsNames ...string) Lea
 
 // EtcdLeaf describes the certificate of the members of Trivet's own etcd: user trivet:etcd, which
 // is in no group. It is valid for headless Service etcd in the namespace, for each member behind
-// it, and for loopback.
+// it, and for loopback. By the name of any member it may also be a client.
 func EtcdLeaf(namespace, clusterDomain string) Leaf {
 	service := "etcd." + namespace + ".svc"
 	return Leaf{
@@ -58,6 +60,12 @@ func EtcdLeaf(namespace, clusterDomain string) Leaf {
 		IPs:      []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		Serves:   true,
 	}
+}
+
+// EtcdClientLeaf describes the certificate of a server as a client of etcd: user trivet:<server>.
+// The members of Trivet's own etcd know their clients by its DNS name.
+func EtcdClientLeaf(server, namespace string) Leaf {
+	return Leaf{User: etcdroles.User(server), DNSNames: []string{"client.etcd." + namespace + ".svc"}}
 }
 
 // ClientLeaf describes the certificate of a user, which serves nothing.

@@ -14,7 +14,10 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,15 +32,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type remote struct {
 	net.Conn
 	from   string
-	closed bool
+	local  net.TCPAddr
+	closed atomic.Bool
 }
+
+func (r *remote) LocalAddr() net.Addr { return &r.local }
 
 func (r *remote) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(r.from))
 }
 
 func (r *remote) Close() error {
-	r.closed = true
+	r.closed.Store(true)
 	return nil
 }
 
@@ -102,7 +108,7 @@ func TestLimiter_LimitsConnections(t *testing.T) {
 
 // Only refusals that may concern any client count as a lack of capacity.
 func TestLimiter_CountsRefusalsOfAll(t *testing.T) {
-	for reason, want := range map[string]uint64{tooManyConnections: 1, tooManyHandshakes: 1, tooManyOfAddress: 0, tooManyNewOfAddress: 0, tooManyControlFrames: 0} {
+	for reason, want := range map[string]uint64{tooManyConnections: 1, tooManyHandshakes: 1, tooManyStrangers: 0, tooManyOfAddress: 0, tooManyNewOfAddress: 0, tooManyControlFrames: 0} {
 		l := newLimiter(t, Config{})
 		l.refuse(&remote{from: "10.0.0.1:1"}, reason)
 		if got := l.RefusedOfAll(); got != want {
@@ -250,7 +256,7 @@ func TestListener_FloodOfOneAddressDelaysNoOther(t *testing.T) {
 		}
 		refused := 0
 		for _, c := range flood {
-			if c.closed {
+			if c.closed.Load() {
 				refused++
 			}
 		}
@@ -433,6 +439,146 @@ func TestTLS_LimitsConnectionsOfAnIdentity(t *testing.T) {
 	})
 	if _, err := f.dial(t, "127.0.0.1", eve); err != nil {
 		t.Errorf("a connection after one was closed: %v", err)
+	}
+}
+
+// Clients without a certificate, also those of many addresses, leave places for identities, and the
+// newest of them have theirs.
+func TestTLS_StrangersLeavePlacesForIdentities(t *testing.T) {
+	f := newTLSFixture(t, Config{MaxConnections: 40})
+	var strangers []net.Conn
+	for i := range 60 {
+		c, err := f.dial(t, fmt.Sprintf("127.0.0.%d", i+1))
+		if err != nil {
+			t.Fatalf("stranger %d: %v", i, err)
+		}
+		strangers = append(strangers, c)
+	}
+	f.await(t, map[string]float64{
+		"trivet_connections": 10, "trivet_connection_handshakes": 0, "trivet_connections_refused_total anonymous_connections": 50,
+	})
+	for i := range 30 {
+		if _, err := f.dial(t, "127.0.0.1", f.sign(fmt.Sprint("node-", i))); err != nil {
+			t.Fatalf("node-%d: %v", i, err)
+		}
+	}
+	for i, c := range strangers {
+		if err := c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Read(make([]byte, 1))
+		if open := errors.Is(err, os.ErrDeadlineExceeded); open != (i >= 50) {
+			t.Errorf("stranger %d: %v, want the last ten to be open", i, err)
+		}
+	}
+}
+
+// newStranger returns a connection without a certificate.
+func newStranger(t *testing.T, l *Limiter, from string) (*conn, *remote) {
+	t.Helper()
+	raw := &remote{from: from}
+	c, reason := l.admit(raw, true, time.Now())
+	if reason != "" {
+		t.Fatal(reason)
+	}
+	if err := l.identified(c, tls.ConnectionState{}); err != nil {
+		t.Fatal(err)
+	}
+	return c, raw
+}
+
+// A connection on which a token was accepted takes no place of those without an identity, and all
+// places are free again after the end of the connections.
+func TestLimiter_KnownConnectionsAreNoStrangers(t *testing.T) {
+	l := newLimiter(t, Config{MaxConnections: 8}) // two places
+	var closed []bool
+	var open []*conn
+	var raws []*remote
+	for i := range 6 {
+		c, raw := newStranger(t, l, fmt.Sprintf("10.0.0.%d:1", i))
+		if i%2 == 0 {
+			l.Known(c.LocalAddr())
+			l.Known(c.LocalAddr()) // as each call with a token
+		}
+		open, raws = append(open, c), append(raws, raw)
+	}
+	for _, raw := range raws {
+		closed = append(closed, raw.closed.Load())
+	}
+	if want := []bool{false, true, false, false, false, false}; !slices.Equal(closed, want) {
+		t.Errorf("closed: %v, want the oldest without a token", closed)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	if l.strangers.Len() != 0 || len(l.identifiedAt) != 0 || l.open != 0 {
+		t.Errorf("%d strangers, %d addresses and %d connections remain", l.strangers.Len(), len(l.identifiedAt), l.open)
+	}
+}
+
+// Neither a call without a credential nor a health check keeps the place of a stranger.
+func TestLimiter_StrangersAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Config{MaxConnections: 100})
+		_, idle := newStranger(t, l, "10.0.0.1:1")
+		calling, calls := newStranger(t, l, "10.0.0.1:2")
+		l.handshaken(calling)
+		l.called(calling)
+		accepted, token := newStranger(t, l, "10.0.0.1:3")
+		l.Known(accepted.LocalAddr())
+		certified := &remote{from: "10.0.0.1:4"}
+		known, _ := l.admit(certified, true, time.Now())
+		if err := l.identified(known, tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}); err != nil {
+			t.Fatal(err)
+		}
+		closed := func() []bool {
+			synctest.Wait()
+			return []bool{idle.closed.Load(), calls.closed.Load(), token.closed.Load(), certified.closed.Load()}
+		}
+		time.Sleep(strangerTime - time.Second)
+		if got := closed(); slices.Contains(got, true) {
+			t.Errorf("closed too early: %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := closed(); !slices.Equal(got, []bool{true, true, false, false}) {
+			t.Errorf("closed: idle, calling, with a token, with a certificate: %v; want the first two", got)
+		}
+	})
+}
+
+// A connection outlives the authority of its certificate. It also ends where no limits hold.
+func TestLimiter_ConnectionsOfRefusedCertificatesEnd(t *testing.T) {
+	for from, unlimited := range map[string]bool{"10.0.0.1:1": false, "127.0.0.1:1": true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, Config{MaxConnections: 100, TrustLoopback: unlimited})
+			var raws []*remote
+			var open []*conn
+			for range 2 {
+				raw := &remote{from: from}
+				c, reason := l.admit(raw, true, time.Now())
+				if reason != "" {
+					t.Fatal(reason)
+				}
+				if err := l.identified(c, tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}); err != nil {
+					t.Fatal(err)
+				}
+				raws, open = append(raws, raw), append(open, c)
+			}
+			l.Refused(open[0].LocalAddr())
+			time.Sleep(refusedTime / 2)
+			l.Refused(open[0].LocalAddr()) // as each further call
+			if raws[0].closed.Load() {
+				t.Errorf("%s: closed before its client has the cause", from)
+			}
+			time.Sleep(refusedTime)
+			if !raws[0].closed.Load() || raws[1].closed.Load() {
+				t.Errorf("%s: closed: the refused connection %t, the other one %t; want the first", from, raws[0].closed.Load(), raws[1].closed.Load())
+			}
+			open[1].Close()
+			if len(l.identifiedAt) != 0 || l.open != 0 {
+				t.Errorf("%s: %d addresses and %d connections remain", from, len(l.identifiedAt), l.open)
+			}
+		})
 	}
 }
 

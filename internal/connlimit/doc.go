@@ -18,10 +18,17 @@
 // together if they have the same address. For the limits of an address, IPv6 addresses with the
 // same first 64 bits count as one.
 //
+// Clients without a certificate may have a quarter of all connections, and handshakes another one,
+// so that half of them are left to identities. A connection gets an identity when a bearer token is
+// accepted on it ([Limiter.Known]). Without one it ends ten seconds after its handshake, whatever
+// it calls, or when too many newer ones have none either. So a client with a token has as long to
+// use it as a quarter of the connections takes to be opened at the full rate, two seconds by
+// default.
+//
 // [Limiter.Credentials] also ends a connection that floods its server with HTTP/2 control frames.
 // gRPC bounds the memory that such frames need, and the pings, but neither resets nor settings.
 // Calls of one identity above a rate wait, together with all other frames of its connections.
 //
-// The memory is bounded by the number of open connections. Nothing runs in the background but a
-// timer while the kernel ignores an address.
+// The memory is bounded by the number of open connections. Nothing runs in the background but
+// timers: while the kernel ignores an address, and for a connection without an identity.
 package connlimit

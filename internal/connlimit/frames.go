@@ -23,8 +23,10 @@ const (
 	mostFreePings = 8
 	leastData     = 5
 
-	// continuationCost is what a continuation counts as.
+	// continuationCost is what a continuation counts as, unless it follows a whole frame.
 	continuationCost = 800
+	// wholeFrame is the length of the frames of headers that do not fit one.
+	wholeFrame = 16 << 10
 
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9
@@ -89,6 +91,8 @@ type watchedConn struct {
 
 	received, sent headers
 	paid           time.Time
+	// whole says that the last frame was a whole one with headers.
+	whole bool
 	// freePings is the number of pings that the data allow that was sent.
 	freePings atomic.Int64
 }
@@ -176,6 +180,10 @@ func (w *watchedConn) count(read []byte) (calls int, ok bool) {
 			w.freePings.Add(-1)
 			cost = 0
 		}
+		if kind == frameContinuation && w.whole {
+			calls, cost = calls+1, 0 // it is as much work as a call
+		}
+		w.whole = (kind == frameHeaders || kind == frameContinuation) && w.received.length() >= wholeFrame
 		control += cost
 		if kind == frameHeaders {
 			calls++
@@ -185,8 +193,8 @@ func (w *watchedConn) count(read []byte) (calls int, ok bool) {
 }
 
 // costOf returns what a frame counts as in control frames. A client has little reason to send those
-// that count, and none to send continuations: the largest headers that the server accepts fit one
-// frame.
+// that count, and none to send a continuation after a frame that is not whole. A gateway that
+// forwards a caller with many groups needs continuations after whole ones.
 func costOf(kind, flags byte, length int) int {
 	free := false
 	switch kind {

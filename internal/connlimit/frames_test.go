@@ -99,6 +99,27 @@ func TestWatchedConn_EndsFloodsOfControlFrames(t *testing.T) {
 	}
 }
 
+// A gateway that forwards a caller with many groups sends headers that do not fit one frame.
+func TestWatchedConn_ContinuationsOfWholeFramesAreNoFlood(t *testing.T) {
+	_, err := readAll(t, 4096, func(f *http2.Framer) error {
+		for range 20 {
+			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, wholeFrame)}); err != nil {
+				return err
+			}
+			if err := f.WriteContinuation(1, false, make([]byte, wholeFrame)); err != nil {
+				return err
+			}
+			if err := f.WriteContinuation(1, true, []byte("abc")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("20 calls with two continuations each end with %v", err)
+	}
+}
+
 // A client that measures the delay of its connection pings once for each frame of data. Pings
 // without data are a flood.
 func TestWatchedConn_APingForEachFrameOfDataIsFree(t *testing.T) {

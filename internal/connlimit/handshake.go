@@ -1,6 +1,7 @@
 package connlimit
 
 import (
+	"container/list"
 	"net"
 	"net/netip"
 	"sync"
@@ -106,6 +107,11 @@ type conn struct {
 	peers       *connections // of the identity; constant after the handshake
 	watched     bool         // its calls are counted
 	closed      bool
+	// stranger is the place in Limiter.strangers, nil with an identity; local is the key in
+	// Limiter.identifiedAt, and expiry ends a connection without an identity.
+	stranger *list.Element
+	local    net.Addr
+	expiry   *time.Timer
 }
 
 // Close ends the counts of the connection and closes it.

@@ -1,6 +1,7 @@
 package connlimit
 
 import (
+	"container/list"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -34,6 +35,15 @@ const (
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
 	maxClosed = 10_000
+	// strangerShare is the part of all connections that clients without an identity may have, and
+	// that may have a handshake in progress: 1/strangerShare each. Half of the connections are left
+	// to identities.
+	strangerShare = 4
+	// strangerTime is how long a connection may have no identity.
+	strangerTime = 10 * time.Second
+	// refusedTime is how long a connection lasts after its certificate was refused. The client gets
+	// the cause before.
+	refusedTime = time.Second
 	// floodPause is how long an identity may not connect after a flood of control frames. Otherwise
 	// it would continue on a new connection.
 	floodPause = 10 * time.Second
@@ -45,6 +55,8 @@ const (
 	tooManyOfAddress       = "address_connections"
 	tooManyOfIdentity      = "identity_connections"
 	tooManyHandshakes      = "handshakes"
+	tooManyStrangers       = "anonymous_connections"
+	withoutIdentity        = "anonymous_timeout"
 	tooManyHandshakesOfOne = "address_handshakes"
 	tooManyNewOfAddress    = "address_rate"
 	tooManyControlFrames   = "control_frames"
@@ -62,6 +74,11 @@ type Limiter struct {
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
 	handshaking int
+	// strangers are the open connections without a client certificate on which no token was
+	// accepted yet, oldest first.
+	strangers *list.List
+	// identifiedAt finds a connection after its handshake by its address at the server, a pointer.
+	identifiedAt map[net.Addr]*conn
 	// paid is the time until which all connections so far are paid at the full rate.
 	paid       time.Time
 	addresses  map[netip.Addr]*address
@@ -99,6 +116,7 @@ func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter,
 	labels := prometheus.Labels{"server": server}
 	l := &Limiter{
 		cfg: cfg, places: newPlaces(max(1, runtime.GOMAXPROCS(0)/2)), addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
+		strangers: list.New(), identifiedAt: map[net.Addr]*conn{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_connections_refused_total", Help: "Connections that a limit closed, by reason.", ConstLabels: labels,
 		}, []string{"reason"}),
@@ -166,7 +184,7 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 	switch {
 	case over(l.open, l.cfg.MaxConnections):
 		return tooManyConnections
-	case handshake && (over(l.handshaking, l.cfg.MaxHandshakes) || l.places.crowded()):
+	case handshake && (over(l.handshaking, l.cfg.MaxHandshakes) || over(l.handshaking, strangersOf(l.cfg.MaxConnections)) || l.places.crowded()):
 		return tooManyHandshakes
 	default:
 		return ""
@@ -178,7 +196,8 @@ func ofAddress(reason string) bool {
 	return reason == tooManyOfAddress || reason == tooManyHandshakesOfOne || reason == tooManyNewOfAddress
 }
 
-// ofAll returns whether a reason says that all clients together were too many.
+// ofAll returns whether a reason says that all clients together were too many. A stranger that
+// gives way to a newer one has had its time to prove an identity.
 func ofAll(reason string) bool { return reason == tooManyConnections || reason == tooManyHandshakes }
 
 // RefusedOfAll returns how many connections were refused so far because all clients together were
@@ -200,6 +219,9 @@ func (l *Limiter) floods(from netip.Addr, now time.Time) bool {
 	of.paidRefusals = now
 	return true
 }
+
+// strangersOf is what clients without an identity may have of a limit; 0 stays 0.
+func strangersOf(of int) int { return (of + strangerShare - 1) / strangerShare }
 
 // part is what one address may have of a limit; 0 stays 0.
 func part(of int) int { return (of + share - 1) / share }
@@ -293,17 +315,89 @@ var errIdentity = errors.New("the identity may not open another connection now")
 // identified ends the handshake of c. An alert would call the certificate bad, so a connection that
 // its identity may not have is reset.
 func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
-	named := identity{from: hostOf(c.RemoteAddr())}
-	if len(state.VerifiedChains) > 0 {
+	named, stranger := identity{from: hostOf(c.RemoteAddr())}, len(state.VerifiedChains) == 0
+	if !stranger {
 		named = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
 	}
-	reason := l.identify(c, named, time.Now())
-	if reason == "" {
+	if reason := l.identify(c, named, time.Now()); reason != "" {
+		l.failed(c, time.Now())
+		l.refuse(c, reason)
+		return errIdentity
+	}
+	if oldest := l.add(c, stranger); oldest != nil {
+		l.refuse(oldest, tooManyStrangers)
+	}
+	return nil
+}
+
+// add makes a connection known by its address. One without a certificate counts as a stranger and
+// ends after strangerTime. add returns the oldest stranger if there are too many now, which the
+// caller closes.
+func (l *Limiter) add(c *conn, stranger bool) (oldest *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.closed {
 		return nil
 	}
-	l.failed(c, time.Now())
-	l.refuse(c, reason)
-	return errIdentity
+	c.local = c.LocalAddr()
+	l.identifiedAt[c.local] = c
+	if !stranger || c.of == nil {
+		return nil
+	}
+	c.stranger = l.strangers.PushBack(c)
+	c.expiry = time.AfterFunc(strangerTime, func() { l.expire(c) })
+	if l.cfg.MaxConnections > 0 && l.strangers.Len() > strangersOf(l.cfg.MaxConnections) {
+		oldest, _ = l.strangers.Front().Value.(*conn)
+		l.endStranger(oldest)
+	}
+	return oldest
+}
+
+// endStranger needs l.mu. It does nothing for a connection with an identity.
+func (l *Limiter) endStranger(c *conn) {
+	if c.stranger == nil {
+		return
+	}
+	l.strangers.Remove(c.stranger)
+	c.expiry.Stop()
+	c.stranger, c.expiry = nil, nil
+}
+
+// expire closes a connection that has no identity, or none any more.
+func (l *Limiter) expire(c *conn) {
+	l.mu.Lock()
+	expired := c.expiry != nil && !c.closed
+	l.mu.Unlock()
+	if expired {
+		l.refused.WithLabelValues(withoutIdentity).Inc()
+		_ = c.Close() // its reader gets the cause
+	}
+}
+
+// Known gives a connection an identity: a bearer token was accepted on it. local is the address at
+// the server that the connection has returned.
+func (l *Limiter) Known(local net.Addr) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.identifiedAt[local]; c != nil {
+		l.endStranger(c)
+	}
+}
+
+// Refused ends a connection whose certificate is not accepted any more, a moment after the refusal:
+// its client connects again with the certificate that it has by then. local is as for Known.
+func (l *Limiter) Refused(local net.Addr) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.identifiedAt[local]; c != nil && c.expiry == nil {
+		c.expiry = time.AfterFunc(refusedTime, func() { l.expire(c) })
+	}
 }
 
 // identify counts a connection for its identity. It returns the reason if the connection must be
@@ -428,6 +522,11 @@ func (l *Limiter) forget(c *conn) {
 		l.charge(c, time.Now())
 	}
 	l.endHandshake(c)
+	l.endStranger(c)
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
+	delete(l.identifiedAt, c.local)
 	l.open--
 	if c.of != nil {
 		c.of.open--

@@ -10,11 +10,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 // Config has the endpoints of etcd and the TLS files of its client.
 type Config struct {
 	// Endpoints are the URLs of etcd's members, http or https, not both. At least one is needed.
+	// http reaches loopback only.
 	Endpoints []string
 	// CAFile has the authorities of etcd's certificates; empty means the system's. CertFile and
 	// KeyFile are the client certificate, both or neither. All three need https.
@@ -37,7 +40,7 @@ func DefaultConfig() Config {
 // c is empty.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	*c = c.withDefaults()
-	fs.StringSliceVar(&c.Endpoints, "etcd-endpoints", c.Endpoints, "URLs of etcd's members, comma-separated.")
+	fs.StringSliceVar(&c.Endpoints, "etcd-endpoints", c.Endpoints, "URLs of etcd's members, comma-separated; http:// on loopback only.")
 	fs.StringVar(&c.CAFile, "etcd-ca-file", c.CAFile, "PEM file with the authorities that etcd's certificates must come from. Empty: the system's.")
 	fs.StringVar(&c.CertFile, "etcd-cert-file", c.CertFile, "PEM file with the client certificate for etcd.")
 	fs.StringVar(&c.KeyFile, "etcd-key-file", c.KeyFile, "PEM file with the key of --etcd-cert-file.")
@@ -77,6 +80,9 @@ func (c *Config) validateEndpoints() []error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !hasHostAndPort(u) {
 			problems = append(problems, fmt.Errorf("--etcd-endpoints %q: must be http://host:port or https://host:port", endpoint))
 			continue
+		}
+		if host := u.Hostname(); u.Scheme == "http" && !identity.IsLoopback(host) {
+			problems = append(problems, fmt.Errorf("--etcd-endpoints %q: without TLS, any machine on the way reads and changes what is written; use https beyond loopback", endpoint))
 		}
 		schemes = append(schemes, u.Scheme)
 	}

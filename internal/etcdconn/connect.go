@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -76,6 +77,14 @@ func connectParams(cfg Config) grpc.ConnectParams {
 	params.Backoff.BaseDelay = reconnectMin
 	params.Backoff.MaxDelay = reconnectMax
 	return params
+}
+
+// Explain adds what helps to an error of etcd that does not say it.
+func Explain(err error) error {
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("%w: the role of the client certificate's user lacks a right; deploy/etcd-roles.sh gives each server its rights", err)
+	}
+	return err
 }
 
 // KeyPrefix returns the prefix of every key of a cluster, "/trivet/<cluster>/".

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/zap"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
@@ -53,10 +55,11 @@ func TestConfig_EveryProblemIsReportedWithItsFlag(t *testing.T) {
 		"nothing given":              {cfg: etcdconn.Config{}, want: []string{"--etcd-endpoints: at least one"}},
 		"no scheme":                  {cfg: config("127.0.0.1:2379"), want: []string{`--etcd-endpoints "127.0.0.1:2379"`}},
 		"no port":                    {cfg: config("https://etcd"), want: []string{`--etcd-endpoints "https://etcd"`}},
+		"beyond loopback":            {cfg: config("http://[::1]:1", "http://192.0.2.1:2379", "http://etcd:2379"), want: []string{`"http://192.0.2.1:2379": without TLS`, `"http://etcd:2379": without TLS`}},
 		"a path":                     {cfg: config("http://etcd:2379/v3"), want: []string{`--etcd-endpoints "http://etcd:2379/v3"`}},
 		"a password":                 {cfg: config("http://root:secret@etcd:2379"), want: []string{"--etcd-endpoints"}},
-		"mixed":                      {cfg: config("http://a:1", "https://b:1"), want: []string{"cannot be mixed"}},
-		"certificates without https": {cfg: etcdconn.Config{Endpoints: []string{"http://a:1"}, CAFile: "ca"}, want: []string{"certificates need https"}},
+		"mixed":                      {cfg: config("http://127.0.0.1:1", "https://b:1"), want: []string{"cannot be mixed"}},
+		"certificates without https": {cfg: etcdconn.Config{Endpoints: []string{"http://localhost:1"}, CAFile: "ca"}, want: []string{"certificates need https"}},
 		"several": {
 			cfg:  etcdconn.Config{Endpoints: []string{"a", "http://b"}, CertFile: "cert", DialTimeout: -1},
 			want: []string{`"a"`, `"http://b"`, "--etcd-cert-file and --etcd-key-file", "dial timeout"},
@@ -158,5 +161,15 @@ func TestConnect_ClientLogsGoToSlogWithTheirFields(t *testing.T) {
 	want := "level=WARN msg=broken component=etcd-client b=2 error=why z=1\nlevel=DEBUG msg=retrying component=etcd-client\n"
 	if diff := cmp.Diff(want, written.String()); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}
+
+func TestExplain_ADeniedRightHasItsRemedy(t *testing.T) {
+	denied := etcdconn.Explain(fmt.Errorf("join: %w", rpctypes.ErrPermissionDenied))
+	if !errors.Is(denied, rpctypes.ErrPermissionDenied) || !strings.Contains(denied.Error(), "deploy/etcd-roles.sh") {
+		t.Errorf("%v has no remedy", denied)
+	}
+	if other := etcdconn.Explain(rpctypes.ErrNoLeader); other.Error() != rpctypes.ErrNoLeader.Error() {
+		t.Errorf("another error becomes %v", other)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/connlimit"
+	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 // Authenticator finds the caller of a request, as *authn.Authenticator does.
@@ -77,7 +78,7 @@ func (a *Access) tlsListener(raw net.Listener) net.Listener {
 // address.
 func (a *Access) Check(flag, address string) error {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil || host == "localhost" || net.ParseIP(host).IsLoopback() {
+	if err != nil || identity.IsLoopback(host) {
 		return nil // the flag's own check reports a malformed address
 	}
 	return a.exposed(flag, address)
@@ -102,8 +103,9 @@ func (a *Access) Identify(r *http.Request) (*http.Request, error) {
 		caller := &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: r.RemoteAddr, Unchecked: true}
 		return r.WithContext(authn.NewContext(r.Context(), caller)), nil
 	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	caller, err := a.cfg.Authenticator.Authenticate(r.Context(), authn.Request{
-		TLS: r.TLS, Address: r.RemoteAddr, Values: r.Header.Values,
+		TLS: r.TLS, Address: r.RemoteAddr, Values: r.Header.Values, Connections: a.cfg.Connections, Connection: local,
 	})
 	if err != nil {
 		a.cfg.Refused(r, nil, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -27,8 +28,46 @@ func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn n
 	secure, info, err := credentials.NewTLS(r.client.TLS()).ClientHandshake(ctx, authority, conn)
 	if err != nil {
 		r.client.observe(err, conn.RemoteAddr())
+		return nil, nil, err
 	}
-	return secure, info, err
+	return &accepted{Conn: secure, client: r.client}, info, nil
+}
+
+// alertTime is how long the reason of a peer that closes the connection may take.
+const alertTime = 500 * time.Millisecond
+
+// accepted is a connection whose handshake was a success on this side. In TLS 1.3 a server refuses
+// a client certificate afterwards, by an alert before the end of the connection. A write that meets
+// that end reports the alert in place of its "broken pipe".
+type accepted struct {
+	net.Conn
+	client *Client
+}
+
+func (a *accepted) Read(data []byte) (int, error) {
+	n, err := a.Conn.Read(data)
+	if err != nil {
+		a.client.observe(err, a.RemoteAddr())
+	}
+	return n, err
+}
+
+func (a *accepted) Write(data []byte) (int, error) {
+	n, err := a.Conn.Write(data)
+	if err == nil {
+		return n, nil
+	}
+	_ = a.SetReadDeadline(time.Now().Add(alertTime)) // the connection is of no use any more
+	for {
+		_, alert := a.Read(make([]byte, 1<<10))
+		switch {
+		case alert == nil:
+		case failedBecause(alert) == refusedByPeer:
+			return n, alert
+		default:
+			return n, err
+		}
+	}
 }
 
 // ServerHandshake fails, because these are credentials of a client.

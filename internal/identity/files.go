@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 )
@@ -127,10 +128,10 @@ type authorities struct {
 	certificates []*x509.Certificate
 }
 
-// readKeyPair returns inUse if the files have the same content.
+// readKeyPair returns inUse if the files have the same content, or if there are none.
 func (f Files) readKeyPair(inUse keyPair) (keyPair, error) {
 	if f.CertFile == "" {
-		return keyPair{certificate: &tls.Certificate{}}, nil
+		return inUse, nil
 	}
 	read, err := f.parseKeyPair(inUse)
 	if err != nil {
@@ -148,7 +149,7 @@ func (f Files) parseKeyPair(inUse keyPair) (keyPair, error) {
 	if err != nil {
 		return keyPair{}, err
 	}
-	if inUse.certificate != nil && bytes.Equal(certText, inUse.certText) && bytes.Equal(keyText, inUse.keyText) {
+	if inUse.certText != nil && bytes.Equal(certText, inUse.certText) && bytes.Equal(keyText, inUse.keyText) {
 		return inUse, nil
 	}
 	if err := wholeBlocks(certText); err != nil {
@@ -235,4 +236,12 @@ func (a authorities) lacks(other authorities) bool {
 		}
 	}
 	return false
+}
+
+// IsLoopback returns whether a host of a configured address is this machine, where no TLS is
+// needed. It resolves no name: "localhost" is loopback, and a server checks the address that it
+// resolves to.
+func IsLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }

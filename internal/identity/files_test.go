@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/trivet-dev/trivet/internal/identity"
@@ -139,6 +140,34 @@ func TestServerTLS_ChangedFilesAreReloadedUnlessBroken(t *testing.T) {
 			t.Errorf("%d complaints for two bad states, want one for each:\n%s", got, &log)
 		}
 	})
+}
+
+// A process checks its files for ever. What has not changed is neither logged nor another pool.
+func TestFiles_UnchangedFilesAreNotReloaded(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	whole := authority.Files(t, "client", authority)
+	for name, files := range map[string]identity.Files{
+		"all files": whole, "authorities only": {CAFile: whole.CAFile},
+		"certificate only": {CertFile: whole.CertFile, KeyFile: whole.KeyFile}, "no files": {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			client, err := files.Client(slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := client.Authorities()
+			for range 5 {
+				time.Sleep(pause)
+				if err := client.Check(); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if log.Len() > 0 || client.Authorities() != before {
+				t.Errorf("%s: nothing has changed, and the log has:\n%s", name, &log)
+			}
+		})
+	}
 }
 
 func TestServerTLS_FilesAreCheckedOnceASecond(t *testing.T) {
@@ -289,6 +318,52 @@ func TestTLS_OverlapWithoutAHandshakeIsNotNeeded(t *testing.T) {
 	})
 }
 
+// In TLS 1.3 the refusal of a client certificate follows the handshake, and a write may meet the
+// closed connection before the refusal is read.
+func TestCredentials_AWriteTellsThatTheCertificateIsRefused(t *testing.T) {
+	own, other := identitytest.NewAuthority(t, "own"), identitytest.NewAuthority(t, "other")
+	server, err := own.Files(t, "server", own).ServerTLS(quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	refused := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			_, _, err = credentials.NewTLS(server).ServerHandshake(conn)
+			_ = conn.Close()
+		}
+		refused <- err
+	}()
+	client, err := other.Files(t, "client", own).Client(quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	conn, _, err := client.Credentials().ClientHandshake(t.Context(), listener.Addr().String(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-refused; err == nil {
+		t.Fatal("the server accepts a certificate of another authority")
+	}
+	for err == nil {
+		_, err = conn.Write(make([]byte, 1<<10))
+	}
+	if !strings.Contains(err.Error(), "remote error: tls: ") {
+		t.Errorf("Write() = %v, want the alert of the server", err)
+	}
+}
+
 // handshake returns the common name of the server's certificate and the errors of both sides.
 func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr, clientErr error) {
 	t.Helper()
@@ -331,4 +406,16 @@ func pipe(t *testing.T) (client, server net.Conn) {
 		t.Fatal(err)
 	}
 	return client, <-accepted
+}
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "127.0.0.1": true, "127.8.0.1": true, "::1": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "::ffff:10.0.0.1": false, "localhost.": false, "LOCALHOST": false,
+		"localhost.example": false, "127.0.0.1.example": false, "127.1": false, "0127.0.0.1": false, "[::1]": false,
+	} {
+		if got := identity.IsLoopback(host); got != want {
+			t.Errorf("IsLoopback(%q) = %t, want %t", host, got, want)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ type source struct {
 }
 
 func newSource(files Files, logger *slog.Logger) (*source, error) {
-	pair, err := files.readKeyPair(keyPair{})
+	pair, err := files.readKeyPair(keyPair{certificate: &tls.Certificate{}})
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func DefaultConfig() Config {
 // RegisterFlags adds --kubeconfig, --kube-api-qps and --kube-api-burst.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig,
-		"Path of a kubeconfig file; its current context is used. Empty: the service account of the pod.")
+		"Path of a kubeconfig file; its current context is used. Beyond loopback it must not skip TLS or its verification. Empty: the service account of the pod.")
 	fs.Float32Var(&c.QPS, "kube-api-qps", cmp.Or(c.QPS, defaultQPS),
 		"Requests per second to the kube-apiserver in the long run.")
 	fs.IntVar(&c.Burst, "kube-api-burst", cmp.Or(c.Burst, defaultBurst),
@@ -123,7 +123,30 @@ func fromFile(path string) (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("resolve paths of certificates: %w", err)
 	}
-	return clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
+	config, err := clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return config, checkServer(config)
+}
+
+// checkServer returns an error if another program than kube-apiserver could answer: beyond
+// loopback, its certificate is verified.
+func checkServer(config *rest.Config) error {
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return err
+	}
+	host := server.Hostname()
+	switch {
+	case identity.IsLoopback(host):
+		return nil
+	case server.Scheme != "https":
+		return fmt.Errorf("server %s has no TLS, which is for loopback only: any machine on the way could act as kube-apiserver; use https", server.Redacted())
+	case config.Insecure:
+		return fmt.Errorf("insecure-skip-tls-verify lets any machine on the way to %s act as kube-apiserver; give certificate-authority, and tls-server-name if the certificate has another name", server.Redacted())
+	}
+	return nil
 }
 
 // warningsLimit bounds the remembered texts.

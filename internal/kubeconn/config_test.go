@@ -141,6 +141,18 @@ func TestValidate_NamesEveryMistake(t *testing.T) {
 			kubeconn.Config{Kubeconfig: write(t, strings.Replace(kubeconfig, "pki/ca.crt", "pki/none.crt", 1))},
 			[]string{"pki/none.crt: no such file"},
 		},
+		"no verification beyond loopback": {
+			kubeconn.Config{Kubeconfig: write(t, strings.Replace(kubeconfig, `"https://127.0.0.1:6443", certificate-authority: pki/ca.crt`, `"https://192.0.2.1:6443", insecure-skip-tls-verify: true`, 1))},
+			[]string{"insecure-skip-tls-verify lets any machine on the way to https://192.0.2.1:6443 act"},
+		},
+		"no verification on loopback": {
+			kubeconn.Config{Kubeconfig: write(t, strings.Replace(kubeconfig, "certificate-authority: pki/ca.crt", "insecure-skip-tls-verify: true", 1))},
+			nil,
+		},
+		"no TLS beyond loopback": {
+			kubeconn.Config{Kubeconfig: write(t, strings.Replace(kubeconfig, `"https://127.0.0.1:6443", certificate-authority: pki/ca.crt`, `"http://192.0.2.1:8080"`, 1))},
+			[]string{"server http://192.0.2.1:8080 has no TLS"},
+		},
 		"unknown context": {
 			kubeconn.Config{Kubeconfig: write(t, strings.Replace(kubeconfig, "current-context: here", "current-context: gone", 1))},
 			[]string{`current context "gone" does not exist`},
@@ -170,6 +182,40 @@ func TestRESTConfig_AnUnusableFileNeverMeansAnotherCluster(t *testing.T) {
 	_, err := kubeconn.RESTConfig(kubeconn.Config{})
 	if err == nil || !strings.Contains(err.Error(), "mount its token, or give --kubeconfig") {
 		t.Errorf("a pod without a token gives %v", err)
+	}
+}
+
+// A kube-apiserver that is reached through a proxy only has no other way.
+func TestRESTConfig_RequestsPassThroughTheProxyOfTheFile(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.Method + " " + r.Host:
+		default:
+		}
+		http.Error(w, "this proxy only listens", http.StatusForbidden)
+	}))
+	defer proxy.Close()
+	path := write(t, strings.Replace(kubeconfig, `"https://127.0.0.1:6443", certificate-authority: pki/ca.crt`, `"https://192.0.2.1:6443", proxy-url: "`+proxy.URL+`"`, 1))
+	cfg, err := kubeconn.RESTConfig(kubeconn.Config{Kubeconfig: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(kubeconn.Fence(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{}); err == nil {
+		t.Error("a proxy that refuses gave an answer")
+	}
+	select {
+	case got := <-asked:
+		if got != "CONNECT 192.0.2.1:6443" {
+			t.Errorf("the proxy got %q", got)
+		}
+	default:
+		t.Error("the proxy got no request")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"path"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,7 +16,7 @@ import (
 // throttles a write (429, or 5xx with Retry-After). client-go would sleep and retry up to ten
 // times, which hides the overload and delays urgent writes. It applies to writes of resource, which
 // must be namespaced. The error is an [apierrors.APIStatus] with the code and the Retry-After of
-// the response.
+// the response, or the Status that is its body, as that of an admission webhook.
 func FailFastOnThrottle(cfg *rest.Config, resource schema.GroupResource) *rest.Config {
 	copied := rest.CopyConfig(cfg)
 	copied.Wrap(func(next http.RoundTripper) http.RoundTripper { return &failFast{next: next, resource: resource} })
@@ -41,6 +42,10 @@ func (p *failFast) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	seconds, throttled := retryAfter(response)
 	if !throttled {
+		return response, nil
+	}
+	if strings.HasPrefix(response.Header.Get("Content-Type"), "application/") { // a Status
+		response.Header.Del("Retry-After") // client-go repeats no write without it
 		return response, nil
 	}
 	_ = response.Body.Close() // the code says everything

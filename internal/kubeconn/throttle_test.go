@@ -1,6 +1,7 @@
 package kubeconn_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -78,6 +79,32 @@ func TestFailFastOnThrottle_ThrottledWriteFailsAtOnce(t *testing.T) {
 				t.Errorf("%d writes after a deletion that ended with %v, want two", writes.Load(), err)
 			}
 		})
+	}
+}
+
+// A Status tells more than the code: an admission webhook may answer 429 for one object.
+func TestFailFastOnThrottle_StatusIsTheError(t *testing.T) {
+	writes := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writes++
+		refused := apierrors.NewTooManyRequests(`admission webhook "policy.example" denied the request: later`, 20).Status()
+		refused.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		w.Header().Set("Retry-After", "20")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		if err := json.NewEncoder(w).Encode(refused); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	leases := promptClient(t, &rest.Config{Host: server.URL}).CoordinationV1().Leases("agents")
+	begin := time.Now()
+	_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if took := time.Since(begin); took > 15*time.Second || writes != 1 {
+		t.Errorf("%d writes in %v, want one and no sleep", writes, took)
+	}
+	if seconds, _ := apierrors.SuggestsClientDelay(err); !kubeconn.OfWebhook(err) || !apierrors.IsTooManyRequests(err) || seconds != 20 {
+		t.Errorf("error is %v, want the refusal of the webhook", err)
 	}
 }
 

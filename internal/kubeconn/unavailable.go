@@ -28,7 +28,7 @@ func Unavailable(err error) bool {
 		return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	}
 	switch {
-	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge), ofWebhook(status):
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge), OfWebhook(err):
 		return false
 	default:
 		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
@@ -36,9 +36,13 @@ func Unavailable(err error) bool {
 	}
 }
 
-// ofWebhook reports whether a webhook has refused a request, or could not be called. Only the text
+// OfWebhook reports whether a webhook has refused a request, or could not be called. Only the text
 // tells: kube-apiserver passes on any code that a webhook gives.
-func ofWebhook(status apierrors.APIStatus) bool {
+func OfWebhook(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
 	text := status.Status().Message
 	return strings.Contains(text, "failed calling webhook ") || strings.HasPrefix(text, "admission webhook ")
 }

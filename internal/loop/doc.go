@@ -1,8 +1,8 @@
 // Package loop runs the loops of a process and reports their states.
 //
 // A [Loop] is named work that runs until its context ends and reports each finished pass. A
-// [Runner] selects the enabled loops, starts them with jitter, restarts them after an early return
-// or a panic, and keeps their states in memory.
+// [Runner] selects the enabled loops, starts them, restarts them after an early return or a panic,
+// and keeps their states in memory.
 //
 // # Invariants
 //

@@ -45,10 +45,28 @@ type Loop struct {
 	// Shadow does in place of Run what a dry run does: it plans, compares and writes nothing. Nil
 	// for a loop that has no counterpart to compare with.
 	Shadow func(ctx context.Context, report Report) error
+	// ShadowScope is when Shadow runs.
+	ShadowScope Scope
 	// Run does the work until ctx ends and calls report after each finished pass. It returns after
 	// its goroutines have. An earlier return, with or without an error, is a failed pass, and the
 	// runner restarts the loop after a backoff.
 	Run func(ctx context.Context, report Report) error
+}
+
+// scope returns when the loop runs in a mode.
+func (l *Loop) scope(dryRun bool) Scope {
+	if dryRun {
+		return l.ShadowScope
+	}
+	return l.Scope
+}
+
+// body returns what the loop runs in a mode.
+func (l *Loop) body(dryRun bool) func(context.Context, Report) error {
+	if dryRun {
+		return l.Shadow
+	}
+	return l.Run
 }
 
 // Every returns a Loop.Run that calls pass periodically: at once, then one period plus up to 4 %

@@ -22,9 +22,11 @@ const (
 type record struct {
 	loop    Loop
 	enabled bool
-	shadow  bool // Run is that of the dry run
+	shadow  bool // in dry run unless switched on
 
-	mu          sync.Mutex // guards the fields below; not held while a loop runs
+	mu          sync.Mutex    // guards the fields below; not held while a loop runs
+	switched    time.Time     // since when it writes although it is in shadow; zero if it does not
+	changed     chan struct{} // closed when switched changes
 	runs        int64
 	failures    int64
 	lastRun     time.Time
@@ -36,6 +38,7 @@ type record struct {
 // loopRun is the state of a loop within one call of Run or RunTerm. The record's mutex guards its
 // fields.
 type loopRun struct {
+	dryRun    bool      // it runs Shadow
 	active    bool      // false before the first start and between an end and the next start
 	since     time.Time // when the last pass finished or, if later, when the loop was started
 	lastRun   time.Time
@@ -46,16 +49,44 @@ type loopRun struct {
 }
 
 func newRecord(l Loop, enabled bool) *record {
-	return &record{loop: l, enabled: enabled, current: map[*loopRun]struct{}{}}
+	return &record{loop: l, enabled: enabled, current: map[*loopRun]struct{}{}, changed: make(chan struct{})}
 }
 
-// enter adds a run that has not started.
-func (r *record) enter() *loopRun {
+// setSwitched switches a loop in shadow on or off.
+func (r *record) setSwitched(now time.Time, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &loopRun{}
+	if on == r.plansOnly() && r.shadow {
+		r.switched = time.Time{}
+		if on {
+			r.switched = now
+		}
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+}
+
+// dryRun returns whether the loop only plans.
+func (r *record) dryRun() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plansOnly()
+}
+
+// plansOnly needs r.mu.
+func (r *record) plansOnly() bool { return r.shadow && r.switched.IsZero() }
+
+// enter adds a run that has not started, and returns what is closed when the mode changes. The run
+// is nil while the mode belongs to the other scope.
+func (r *record) enter(scope Scope) (s *loopRun, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loop.scope(r.plansOnly()) != scope {
+		return nil, r.changed
+	}
+	s = &loopRun{dryRun: r.plansOnly()}
 	r.current[s] = struct{}{}
-	return s
+	return s, r.changed
 }
 
 // leave removes a run; its passes stay counted.
@@ -91,7 +122,9 @@ func (r *record) finish(s *loopRun, now time.Time, err error) int {
 	r.lastError, s.lastError = brief(err), brief(err)
 	if err == nil {
 		before := s.failures
-		r.lastSuccess = now
+		if s.dryRun == r.plansOnly() { // what a run of the other mode did proves nothing now
+			r.lastSuccess = now
+		}
 		s.failures, s.ends, s.panics = 0, 0, 0
 		return before
 	}
@@ -110,7 +143,7 @@ func (r *record) status(now time.Time) Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	status := Status{
-		Name: r.loop.Name, State: Disabled, DryRun: r.shadow,
+		Name: r.loop.Name, State: Disabled, DryRun: r.plansOnly(), Switched: r.switched,
 		LastRun: r.lastRun, LastSuccess: r.lastSuccess, LastError: r.lastError,
 		Runs: r.runs, Failures: r.failures,
 	}
@@ -124,6 +157,7 @@ func (r *record) status(now time.Time) Status {
 			status.LastError = ""
 		}
 		status.State = max(status.State, s.state(now, r.loop.Stall))
+		status.DryRun = status.DryRun && s.dryRun
 		if s.lastError != "" && !s.lastRun.Before(failed) {
 			failed, status.LastError = s.lastRun, s.lastError
 		}
@@ -135,10 +169,10 @@ func (r *record) status(now time.Time) Status {
 func (r *record) dead(now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.shadow {
-		return nil // a restart would interrupt the loops that do work
-	}
 	for s := range r.current {
+		if s.dryRun {
+			continue // a restart would interrupt the loops that do work
+		}
 		if s.state(now, r.loop.Stall) == Stalled {
 			return fmt.Errorf("loop %s stalled: no pass finished for %s, expected one every %s",
 				r.loop.Name, now.Sub(s.since).Round(time.Second), r.loop.Stall)
@@ -155,7 +189,7 @@ func (r *record) dead(now time.Time) error {
 func (r *record) unready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.enabled || r.shadow || (r.loop.Scope == Leader && len(r.current) == 0) {
+	if !r.enabled || r.plansOnly() || (r.loop.Scope == Leader && len(r.current) == 0) {
 		return nil
 	}
 	for s := range r.current {

@@ -20,10 +20,9 @@ type Config struct {
 	Loops []Loop
 	// Selection is the value of --loops, see [ParseSelection].
 	Selection []string
-	// DryRun are the loops that call Shadow in place of Run; see [ParseDryRun].
+	// DryRun are the loops that call Shadow in place of Run until they are switched on; see
+	// [ParseDryRun] and [Runner.SetSwitched].
 	DryRun []string
-	// StartJitter is the largest random delay of the first start of a loop.
-	StartJitter time.Duration
 	// Logger logs failures, recoveries and panics of loops; nil discards them.
 	Logger *slog.Logger
 	// Metrics registers trivet_loop_*; nil means none.
@@ -34,7 +33,6 @@ type Config struct {
 // concurrent use.
 type Runner struct {
 	records []*record // ordered by name
-	jitter  time.Duration
 	logger  *slog.Logger
 	metrics *metrics
 	running atomic.Bool // whether Run is in progress
@@ -63,15 +61,11 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, err
 	}
 	r := &Runner{
-		jitter:  max(cfg.StartJitter, 0),
 		logger:  cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		metrics: m,
 	}
 	for _, l := range cfg.Loops {
 		shadow := slices.Contains(dryRun, l.Name)
-		if shadow {
-			l.Run = l.Shadow
-		}
 		r.add(l, shadow || selection.Enabled(l.Name, l.OffByDefault), shadow)
 	}
 	slices.SortFunc(r.records, func(a, b *record) int { return cmp.Compare(a.loop.Name, b.loop.Name) })
@@ -103,6 +97,27 @@ func (r *Runner) Run(ctx context.Context) error {
 func (r *Runner) RunTerm(ctx context.Context) error {
 	r.runAll(ctx, Leader)
 	return nil
+}
+
+// SetSwitched says which loops of Config.DryRun write: they call Run in place of Shadow. The
+// context of a run ends when the mode of its loop changes. Other names change nothing. It does not
+// block.
+func (r *Runner) SetSwitched(loops []string) {
+	now := time.Now()
+	for _, rec := range r.records {
+		rec.setSwitched(now, slices.Contains(loops, rec.loop.Name))
+	}
+}
+
+// DryRun reports whether a loop must not write: it is in dry run and not switched on. A run that
+// wrote before may not have returned yet; [Status] tells that.
+func (r *Runner) DryRun(name string) bool {
+	for _, rec := range r.records {
+		if rec.loop.Name == name {
+			return rec.dryRun()
+		}
+	}
+	return false
 }
 
 // Status returns the status of every loop, including disabled ones, ordered by name. It does not
@@ -143,8 +158,8 @@ func (r *Runner) CheckReady() error {
 func (r *Runner) runAll(ctx context.Context, scope Scope) {
 	var loops sync.WaitGroup
 	for _, rec := range r.records {
-		if rec.enabled && rec.loop.Scope == scope {
-			loops.Go(func() { r.supervise(ctx, rec) })
+		if rec.enabled && (rec.loop.Scope == scope || rec.shadow && rec.loop.ShadowScope == scope) {
+			loops.Go(func() { r.supervise(ctx, rec, scope) })
 		}
 	}
 	<-ctx.Done()
@@ -165,6 +180,8 @@ func checkLoops(loops []Loop) error {
 			problems = append(problems, fmt.Errorf("loop %s has nothing to run", l.Name))
 		case l.Scope != Always && l.Scope != Leader:
 			problems = append(problems, fmt.Errorf("loop %s has unknown scope %d", l.Name, l.Scope))
+		case l.ShadowScope != Always && l.ShadowScope != Leader:
+			problems = append(problems, fmt.Errorf("loop %s has unknown scope %d of its dry run", l.Name, l.ShadowScope))
 		}
 		seen[l.Name] = true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,88 +138,6 @@ func TestRunner_LeaderLoopsRunOnlyDuringATerm(t *testing.T) {
 	})
 }
 
-func TestRunner_DisabledLoopsNeverRun(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		forbidden := func(context.Context, loop.Report) error {
-			t.Error("a disabled loop ran")
-			return nil
-		}
-		runner, err := loop.NewRunner(loop.Config{
-			Loops: []loop.Loop{
-				{Name: "off", Run: forbidden},
-				{Name: "off-leader", Scope: loop.Leader, Run: forbidden},
-				{Name: "on", Run: idle},
-			},
-			Selection: []string{"on"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer begin(t, runner.Run)()
-		defer begin(t, runner.RunTerm)()
-		after(time.Hour)
-		wantStates(t, runner, map[string]string{"off": "disabled", "off-leader": "disabled", "on": "running"})
-		if err := errors.Join(runner.Check(), runner.CheckReady()); err != nil {
-			t.Errorf("a disabled loop counts against health: %v", err)
-		}
-	})
-}
-
-func TestRunner_StartsWithinTheJitter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const jitter = 10 * time.Second
-		begun := time.Now()
-		starts := make(chan time.Duration, 40)
-		var loops []loop.Loop
-		for i := range cap(starts) {
-			loops = append(loops, loop.Loop{
-				Name: strings.Repeat("x", i+1),
-				Run: func(ctx context.Context, report loop.Report) error {
-					starts <- time.Since(begun)
-					return idle(ctx, report)
-				},
-			})
-		}
-		runner, err := loop.NewRunner(loop.Config{Loops: loops, StartJitter: jitter})
-		if err != nil {
-			t.Fatal(err)
-		}
-		end := begin(t, runner.Run)
-		after(jitter)
-		end()
-		if len(starts) != cap(starts) {
-			t.Fatalf("%d loops started within %s, want all %d", len(starts), jitter, cap(starts))
-		}
-		distinct := map[time.Duration]bool{}
-		for range cap(starts) {
-			distinct[<-starts] = true
-		}
-		if len(distinct) < cap(starts)/2 {
-			t.Errorf("only %d different starts among %d", len(distinct), cap(starts))
-		}
-	})
-}
-
-func TestRunner_EndDuringTheStartJitterIsPrompt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		runner, err := loop.NewRunner(loop.Config{
-			Loops:       []loop.Loop{{Name: "late", Run: idle}},
-			StartJitter: 1000 * time.Hour,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		begun := time.Now()
-		begin(t, runner.Run)()
-		if took := time.Since(begun); took != 0 {
-			t.Errorf("the end took %s", took)
-		}
-	})
-}
-
 func TestRunner_ReturnsOnlyAfterItsLoops(t *testing.T) {
 	t.Parallel()
 	const farewell = 5 * time.Second
@@ -304,6 +223,34 @@ func TestRunner_PassesTheTermsContext(t *testing.T) {
 	})
 }
 
+func TestRunner_DisabledLoopsNeverRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		forbidden := func(context.Context, loop.Report) error {
+			t.Error("a disabled loop ran")
+			return nil
+		}
+		runner, err := loop.NewRunner(loop.Config{
+			Loops: []loop.Loop{
+				{Name: "off", Run: forbidden},
+				{Name: "off-leader", Scope: loop.Leader, Run: forbidden},
+				{Name: "on", Run: idle},
+			},
+			Selection: []string{"on"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer begin(t, runner.Run)()
+		defer begin(t, runner.RunTerm)()
+		after(time.Hour)
+		wantStates(t, runner, map[string]string{"off": "disabled", "off-leader": "disabled", "on": "running"})
+		if err := errors.Join(runner.Check(), runner.CheckReady()); err != nil {
+			t.Errorf("a disabled loop counts against health: %v", err)
+		}
+	})
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A dry run is no work: neither its failures nor its hanging take the replica from the other loops.
@@ -333,5 +280,61 @@ func TestRunner_ChecksIgnoreLoopsInDryRun(t *testing.T) {
 			}
 			end()
 		}
+	})
+}
+
+// A loop in dry run writes while it is switched on, in the scope of its Run. Its status calls it a
+// dry run only when nothing that writes runs any more.
+func TestSetSwitched_ChangesTheModeAndItsScope(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var writing, comparing atomic.Int64
+		mayReturn := make(chan struct{})
+		runner, err := loop.NewRunner(loop.Config{
+			Loops: []loop.Loop{{
+				Name: "duty", Scope: loop.Leader, ShadowScope: loop.Always,
+				Run: func(ctx context.Context, report loop.Report) error {
+					writing.Add(1)
+					defer writing.Add(-1)
+					report(nil)
+					<-ctx.Done()
+					<-mayReturn // a write that is under way
+					return nil
+				},
+				Shadow: func(ctx context.Context, report loop.Report) error {
+					comparing.Add(1)
+					defer comparing.Add(-1)
+					return idle(ctx, report)
+				},
+			}},
+			DryRun: []string{"duty"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		endAlways, endTerm := begin(t, runner.Run), begin(t, runner.RunTerm)
+		expect := func(what string, wantWriting, wantComparing int64, mustNotWrite, dryRun, switched bool) {
+			t.Helper()
+			synctest.Wait()
+			status := runner.Status()[0]
+			if writing.Load() != wantWriting || comparing.Load() != wantComparing || runner.DryRun("duty") != mustNotWrite ||
+				status.DryRun != dryRun || status.Switched.IsZero() == switched {
+				t.Errorf("%s: %d write, %d compare, must not write %t, status %+v; want %d, %d, %t, dry run %t, switched %t", what, writing.Load(), comparing.Load(),
+					runner.DryRun("duty"), status, wantWriting, wantComparing, mustNotWrite, dryRun, switched)
+			}
+		}
+		expect("from the start", 0, 1, true, true, false)
+		runner.SetSwitched([]string{"duty", "unknown"})
+		expect("switched on", 1, 0, false, false, true)
+		runner.SetSwitched([]string{"duty"})
+		expect("switched on again", 1, 0, false, false, true)
+		runner.SetSwitched(nil)
+		expect("switched off, a write is under way", 1, 1, true, false, false)
+		close(mayReturn)
+		expect("switched off", 0, 1, true, true, false)
+		endTerm()
+		runner.SetSwitched([]string{"duty"})
+		expect("switched on without a term", 0, 0, false, false, true)
+		endAlways()
 	})
 }

@@ -62,8 +62,10 @@ type Status struct {
 	Name string `json:"name"`
 	// State is the worst state among the terms that run it now.
 	State State `json:"state"`
-	// DryRun says that the loop plans and writes nothing.
+	// DryRun says that the loop plans and writes nothing: also what it wrote before has returned.
 	DryRun bool `json:"dry_run,omitempty"`
+	// Switched is since when the loop writes because it is switched on, see [Runner.SetSwitched].
+	Switched time.Time `json:"switched,omitzero"`
 	// LastRun is when a pass last finished, successful or not.
 	LastRun time.Time `json:"last_run,omitzero"`
 	// LastSuccess is when a pass last finished without an error.

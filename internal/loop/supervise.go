@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
+	"sync"
 	"time"
 )
 
@@ -21,16 +21,40 @@ const (
 // errReturned is the failure of a loop that returned nil before its context ended.
 var errReturned = errors.New("returned before it was told to stop")
 
-// supervise keeps one loop running until ctx ends and the loop has returned.
-func (r *Runner) supervise(ctx context.Context, rec *record) {
-	s := rec.enter()
-	defer rec.leave(s)
-	if r.jitter > 0 && !pause(ctx, rand.N(r.jitter)) {
-		return
+// supervise keeps one loop running until ctx ends and the loop has returned. While the mode of the
+// loop belongs to the other scope, it waits.
+func (r *Runner) supervise(ctx context.Context, rec *record, scope Scope) {
+	for ctx.Err() == nil {
+		s, changed := rec.enter(scope)
+		if s != nil {
+			r.superviseMode(ctx, rec, s, changed)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
 	}
+}
+
+// superviseMode keeps one loop running in one mode until changed is closed or ctx ends, and the
+// loop has returned.
+func (r *Runner) superviseMode(ctx context.Context, rec *record, s *loopRun, changed <-chan struct{}) {
+	var watcher sync.WaitGroup
+	defer watcher.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watcher.Go(func() {
+		select {
+		case <-changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	defer rec.leave(s)
 	for ctx.Err() == nil {
 		rec.start(s, time.Now())
-		err := call(ctx, rec.loop.Run, func(err error) { r.finish(ctx, rec, s, err) })
+		err := call(ctx, rec.loop.body(s.dryRun), func(err error) { r.finish(ctx, rec, s, err) })
 		r.finish(ctx, rec, s, err)
 		if !pause(ctx, restartDelay(rec.end(s))) {
 			return

@@ -87,6 +87,18 @@ func TestAdmin_EachPathForEachCaller(t *testing.T) {
 	}
 }
 
+func TestAdmin_ATokenEndsTheLimitsOfStrangers(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	callers.OnePlaceForStrangers(t)
+	callers.CheckPlaces(t, serveTLS(t, observe.AdminDeps{Gatherer: observe.NewRegistry(), Access: callers.Access}), "/metrics")
+}
+
+// A token that names hundreds of groups is long.
+func TestAdmin_TakesLongTokens(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	callers.CheckLongTokens(t, "https://"+serveTLS(t, observe.AdminDeps{Gatherer: observe.NewRegistry(), Access: callers.Access})+"/metrics")
+}
+
 // A cause may name addresses of the cluster. Probes of kubelets have no credentials.
 func TestAdmin_ProbesTellReasonsToCallersWithTheRight(t *testing.T) {
 	callers := httpaccesstest.New(t)

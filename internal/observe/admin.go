@@ -88,7 +88,7 @@ func NewAdmin(cfg AdminConfig, deps AdminDeps) *Admin {
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second, // pprof extends it by the duration of a profile
 		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
+		MaxHeaderBytes:    authn.MaxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}}
 }

@@ -97,6 +97,8 @@ func Probe(name string, checks *Checks, access *httpaccess.Access) http.HandlerF
 		verdicts := checks.verdicts()
 		if !mayGet(access, r, "/"+name) {
 			withhold(verdicts)
+			// A connection without an identity ends soon, and the next probe must not meet its end.
+			w.Header().Set("Connection", "close")
 		}
 		text, ok := probeText(name, verdicts, r.URL.Query().Has("verbose"))
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

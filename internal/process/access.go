@@ -62,7 +62,13 @@ func newAccess(cfg Config, logger *slog.Logger, registry prometheus.Registerer) 
 
 // decide adds the authenticator and the authorizer of a server with TLS.
 func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Registerer) error {
-	callers := authn.Config{GatewayGroup: cfg.RPC.Access.GatewayGroup, ServerGroup: cfg.RPC.Access.ServerGroup}
+	known, err := identity.Files{CAFile: cfg.RPC.TLS.CAFile}.Client(logger)
+	if err != nil {
+		return fmt.Errorf("--client-ca-file: %w", err)
+	}
+	callers := authn.Config{
+		GatewayGroup: cfg.RPC.Access.GatewayGroup, ServerGroup: cfg.RPC.Access.ServerGroup, ClientAuthorities: known.Authorities,
+	}
 	if cfg.RPC.PeerCAFile != "" {
 		peers, err := identity.Files{CAFile: cfg.RPC.PeerCAFile}.Client(logger)
 		if err != nil {

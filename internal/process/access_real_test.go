@@ -152,12 +152,17 @@ func (g *guarded) metrics() string {
 // as is a client with a certificate of user, or without one.
 func (g *guarded) as(user string, groups ...string) slicev1.SliceServiceClient {
 	g.t.Helper()
+	return slicev1.NewSliceServiceClient(g.connect(user, groups...))
+}
+
+func (g *guarded) connect(user string, groups ...string) *grpc.ClientConn {
+	g.t.Helper()
 	connection, err := grpc.NewClient(g.process.Member().GRPCAddress, grpc.WithTransportCredentials(credentials.NewTLS(g.tls(user, groups...))))
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { connection.Close() })
-	return slicev1.NewSliceServiceClient(connection)
+	return connection
 }
 
 func (g *guarded) tls(user string, groups ...string) *tls.Config {
@@ -300,6 +305,21 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 		ended <- err
 	}()
 
+	// Of connections without a certificate, those with an accepted token last.
+	anonymous, err := healthv1.NewHealthClient(g.connect("")).Watch(ctx, &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := anonymous.Recv(); err != nil {
+				cut <- err
+				return
+			}
+		}
+	}()
+
 	reviews := func(request faultproxy.Request) bool {
 		return request.Resource == "tokenreviews" || request.Resource == "subjectaccessreviews"
 	}
@@ -330,6 +350,12 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	select {
+	case err := <-cut:
+		g.want("a watch of health without a credential", err, codes.Unavailable, "")
+	default:
+		t.Error("a watch of health without a credential lasts for more than 20 s")
 	}
 	select {
 	case err := <-ended:

@@ -117,6 +117,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	p.candidate, err = term.New(p.etcd, term.Config{
 		Member: p.member, Shards: p.program.shards(), DryRun: cfg.DryRun.String(), TTL: term.DefaultTTL, Starting: true, Logger: logger, Metrics: registry,
 		OnChange: func(change term.Change) { p.decisions.Record(termDecision(change)) },
+		OnSwitch: func(loops []string) { p.service.Loops().SetSwitched(loops) },
 	})
 	if err != nil {
 		return err
@@ -202,6 +203,9 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry, connec
 		Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections,
 		Tracing: p.tracing.Server(p.access.isServer),
 	}
+	if binding, binds := p.service.(interface{ Holders() rpcserver.HolderAccess }); binds {
+		deps.Holders = binding.Holders()
+	}
 	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
 		deps.Authenticator = p.access.authenticator
 	}
@@ -220,7 +224,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry, connec
 		p.rpc.Register(status.NewDecisionServer(p.member, p.decisions).Register)
 	}
 	if len(p.program.DryRuns) > 0 {
-		p.rpc.Register(shadowapi.New(p.member, p.shadow).Register)
+		p.rpc.Register(shadowapi.New(p.member, p.shadow, p.candidate, p.logger).Register)
 	}
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)

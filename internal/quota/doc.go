@@ -15,6 +15,6 @@
 //   - Callers without an identity, users, and replicas of Trivet never take the place of each other
 //     in that bound.
 //
-// The messages of heartbeats have no limits here: the handlers of leasesvc count them, with one
-// meter for streams and unary calls.
+// Of heartbeats, only the size of a message has its limit here: leasesvc counts calls and messages,
+// with one meter for streams and unary calls.
 package quota

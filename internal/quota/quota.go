@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
@@ -32,8 +31,10 @@ const (
 const (
 	reasonTooManyCalls    rpcerror.Reason = "TOO_MANY_CALLS"
 	reasonTooManyInFlight rpcerror.Reason = "TOO_MANY_CALLS_IN_FLIGHT"
-	reasonMessageTooLarge rpcerror.Reason = "MESSAGE_TOO_LARGE"
 )
+
+// MessageTooLargeReason is the reason of a message or of headers above their limit.
+const MessageTooLargeReason rpcerror.Reason = "MESSAGE_TOO_LARGE"
 
 // Quota limits the calls of each identity. It is safe for concurrent use. A nil Quota admits every
 // call.
@@ -223,24 +224,28 @@ func (q *Quota) refuse(caller Caller, fullMethod string, of Limit, why refusal, 
 		rpcerror.WithRetryAfter(wait))
 }
 
-// CheckSize returns MESSAGE_TOO_LARGE for a unary request that is larger than its method allows.
-func (q *Quota) CheckSize(fullMethod string, request any) error {
+// MaxBytes returns the limit of a message of a method, and whether it is another one for a caller
+// with many holders. 0 leaves only the limit of the server.
+func (q *Quota) MaxBytes(fullMethod string) (limit int, batched bool) {
 	if q == nil {
-		return nil
+		return 0, false
 	}
-	called := q.methods[fullMethod]
-	message, ok := request.(proto.Message)
-	if !ok || called.MaxBytes == 0 {
-		return nil
-	}
-	size := proto.Size(message)
-	if size <= called.MaxBytes {
-		return nil
-	}
+	of := q.methods[fullMethod]
+	return of.MaxBytes, of.Batched
+}
+
+// TooLarge counts a message that is larger than the limit of its caller, or has more items than fit
+// the limit, and returns MESSAGE_TOO_LARGE.
+func (q *Quota) TooLarge(fullMethod string, size, limit int) error {
 	name := strings.TrimPrefix(fullMethod, "/")
-	q.refusals.WithLabelValues(name, string(reasonMessageTooLarge)).Inc()
-	return rpcerror.New(codes.ResourceExhausted, reasonMessageTooLarge,
-		fmt.Sprintf("the request has %d bytes; %s takes %d", size, name, called.MaxBytes))
+	if q != nil {
+		q.refusals.WithLabelValues(name, string(MessageTooLargeReason)).Inc()
+	}
+	text := fmt.Sprintf("a message of %d bytes has too many items for %s", size, name)
+	if size > limit {
+		text = fmt.Sprintf("the message has %d bytes; %s takes %d of this caller", size, name, limit)
+	}
+	return rpcerror.New(codes.ResourceExhausted, MessageTooLargeReason, text)
 }
 
 // String names the caller in errors.

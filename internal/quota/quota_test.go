@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -46,6 +45,7 @@ func TestMethods_HasAllMethodsOfTheAPI(t *testing.T) {
 		}
 		return true
 	})
+	api[UnknownMethod] = true
 	want := slices.Sorted(maps.Keys(api))
 	if len(want) < 40 {
 		t.Fatalf("only %d methods are registered", len(want))
@@ -313,17 +313,24 @@ func TestCallerOf_CountsForTheOriginalCaller(t *testing.T) {
 	}
 }
 
-func TestCheckSize_LimitsTheRequest(t *testing.T) {
+func TestTooLarge_NamesTheLimit(t *testing.T) {
 	q := newQuota(t, two)
-	small, large := wrapperspb.Bytes(make([]byte, 90)), wrapperspb.Bytes(make([]byte, 100))
-	if err := q.CheckSize("/a/B", small); err != nil {
-		t.Errorf("CheckSize(small) = %v, want nil", err)
+	for name, want := range map[string]int{"/a/A": 0, "/a/B": 100} {
+		if limit, batched := q.MaxBytes(name); limit != want || batched {
+			t.Errorf("MaxBytes(%s) = %d, %t, want %d", name, limit, batched, want)
+		}
 	}
-	if err := q.CheckSize("/a/B", large); rpcerror.ReasonOf(err) != "MESSAGE_TOO_LARGE" || status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("CheckSize(large) = %v, want MESSAGE_TOO_LARGE", err)
-	}
-	if err := q.CheckSize("/a/A", large); err != nil {
-		t.Errorf("CheckSize() without a limit = %v, want nil", err)
+	for _, c := range []struct {
+		size, limit int
+		want        string
+	}{
+		{101, 100, "101 bytes; a/B takes 100"}, {90, 100, "too many items"},
+		{101, 1000, "too many items"}, // of a caller that batches
+	} {
+		err := q.TooLarge("/a/B", c.size, c.limit)
+		if rpcerror.ReasonOf(err) != "MESSAGE_TOO_LARGE" || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("TooLarge(%d, %d) = %v, want MESSAGE_TOO_LARGE with %q", c.size, c.limit, err, c.want)
+		}
 	}
 }
 

@@ -8,10 +8,11 @@ type Limit struct {
 	Burst int
 	// InFlight is the number of calls at the same time. A stream is in flight until it ends.
 	InFlight int
-	// MaxBytes is the largest request of a unary method; 0 leaves only the limit of the server.
+	// MaxBytes is the largest message; 0 leaves only the limit of the server.
 	MaxBytes int
-	// CountedByHandler says that the handler counts the messages, and that there are no other
-	// limits.
+	// Batched says that a caller with many holders has only the limit of the server.
+	Batched bool
+	// CountedByHandler says that the service counts the calls and messages itself.
 	CountedByHandler bool
 }
 
@@ -25,6 +26,10 @@ const (
 	// TokenReview is no method of the API: it counts requests to kube-apiserver that tell whose a
 	// token is. Without a limit, random tokens would become load on kube-apiserver.
 	TokenReview = "/authentication.k8s.io/TokenReview"
+
+	// UnknownMethod counts the calls of methods that the server does not have. Callers choose their
+	// names.
+	UnknownMethod = "/unknown/Unknown"
 )
 
 // Methods returns the limits of every method of a Trivet server.
@@ -38,12 +43,12 @@ func Methods() Table {
 		// Each call reads all objects of a kind, or starts work in the background.
 		costly = Limit{Rate: 1, Burst: 10, InFlight: 2, MaxBytes: smallBytes}
 		probe  = Limit{Rate: 50, Burst: 100, InFlight: 50, MaxBytes: smallBytes}
-		beats  = Limit{CountedByHandler: true}
+		beats  = Limit{CountedByHandler: true, MaxBytes: smallBytes, Batched: true}
 	)
 	return Table{
 		"/trivet.lease.v1.HeartbeatService/Heartbeat":        beats,
 		"/trivet.lease.v1.HeartbeatService/StreamHeartbeats": beats,
-		"/trivet.lease.v1.PeerService/ForwardHeartbeats":     beats,
+		"/trivet.lease.v1.PeerService/ForwardHeartbeats":     {CountedByHandler: true},
 		"/trivet.lease.v1.HeartbeatService/ReleaseLease":     get,
 
 		"/trivet.lease.v1.LeaseService/GetLease":    get,
@@ -95,6 +100,7 @@ func Methods() Table {
 		"/trivet.gateway.v1.ClusterService/WatchClusterStatus": watch,
 
 		"/trivet.shadow.v1.ShadowService/ListDifferences": list,
+		"/trivet.shadow.v1.ShadowService/SwitchLoop":      change,
 
 		"/trivet.status.v1.StatusService/GetStatus":  get,
 		"/trivet.status.v1.StatusService/ListShards": list,
@@ -108,6 +114,8 @@ func Methods() Table {
 
 		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      watch,
 		"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": watch,
+
+		UnknownMethod: {Rate: 5, Burst: 50, InFlight: 10, MaxBytes: smallBytes},
 
 		TokenReview: {Rate: 20, Burst: 100, InFlight: 20},
 	}

@@ -34,11 +34,27 @@ func newMethodAccess(method protoreflect.MethodDescriptor) *methodAccess {
 	return access
 }
 
-// asked returns what a request asks for.
-func (m *methodAccess) asked(request any) authz.Attributes {
+// wanted is what a request asks for, and what its audit record names.
+type wanted struct {
+	asked             authz.Attributes
+	object, requestID string
+}
+
+// wanted reads what an encoded request asks for. A nil rule asks for nothing.
+func (m *methodAccess) wanted(request []byte) wanted {
+	if m == nil {
+		return wanted{}
+	}
+	found := wanted{object: lastString(request, m.name), requestID: lastString(request, m.requestID)}
+	found.asked = m.asked(found.object)
+	return found
+}
+
+// asked returns what a request for an object asks for.
+func (m *methodAccess) asked(object string) authz.Attributes {
 	asked := authz.Attributes{Verb: m.rule.GetResource().GetVerb(), Resource: m.rule.GetResource().GetResource()}
 	if m.name != nil {
-		asked.Namespace, asked.Name = objectOf(stringOf(request, m.name))
+		asked.Namespace, asked.Name = objectOf(object)
 	}
 	return asked
 }
@@ -101,10 +117,10 @@ func (c chain) isPublic(method string) bool {
 }
 
 // authorizeRequest decides about one request, by the right that the method needs.
-func (c chain) authorizeRequest(ctx context.Context, caller *authn.Caller, method string, request any) error {
+func (c chain) authorizeRequest(ctx context.Context, caller *authn.Caller, method string, request wanted) error {
 	access := c.rules.access[method]
 	if access == nil || access.rule.GetResource() == nil || caller.Unchecked {
-		return nil // decided by authorizeMethod, or by the handler for each item
+		return nil // decided by authorizeMethod, or for each item
 	}
-	return c.authorizer.Authorize(ctx, caller, access.asked(request))
+	return c.authorizer.Authorize(ctx, caller, request.asked)
 }

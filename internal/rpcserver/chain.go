@@ -9,6 +9,7 @@ import (
 
 	grpcmetrics "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
@@ -24,6 +26,7 @@ import (
 // chain builds the interceptors, outermost first. The package documentation explains the order.
 type chain struct {
 	logger   *slog.Logger
+	refusals logging.Logger // of Server.Admit
 	metrics  *metrics
 	rules    *rules
 	answers  *answers
@@ -32,8 +35,12 @@ type chain struct {
 	// authenticator is nil if the server authorizes nothing.
 	authenticator Authenticator
 	authorizer    *authz.Authorizer
+	holders       HolderAccess // nil if no method is about holders
+	maxRecvBytes  int
 	quota         *quota.Quota // nil admits every call
-	audit         *audit.Log   // nil records nothing
+	admitted      bool         // Server.Admit has counted each call
+	connections   *connlimit.Limiter
+	audit         *audit.Log // nil records nothing
 }
 
 func (c chain) unary() []grpc.UnaryServerInterceptor {
@@ -52,8 +59,9 @@ func (c chain) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
 		c.identifyStream,
 		knownMethods(c.callsOnlyIfUnvalidated(c.metrics.server.StreamServerInterceptor())),
-		selector.StreamServerInterceptor(callsOnly(logStream(c.logger)), selector.MatchFunc(isOurs)),
-		selector.StreamServerInterceptor(callsOnly(logStream(c.logger, quietly())), selector.MatchFunc(isProbe)),
+		knownMethods(selector.StreamServerInterceptor(callsOnly(logStream(c.logger)), selector.MatchFunc(isOurs))),
+		knownMethods(selector.StreamServerInterceptor(callsOnly(logStream(c.logger, quietly())), selector.MatchFunc(isProbe))),
+		unknownMethods(callsOnly(logStream(c.logger, quietly()))),
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
@@ -95,7 +103,19 @@ func isOurs(ctx context.Context, call interceptors.CallMeta) bool { return !isPr
 // ErrorInfo and without a log line.
 func unknownMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
-	return rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "unknown method "+method)
+	return rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "unknown method "+shorten(method))
+}
+
+// unknownMethods shows inner only the calls of unknown methods, with the beginnings of their names.
+func unknownMethods(inner grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if service != nil {
+			return handler(service, stream)
+		}
+		named := *info
+		named.FullMethod = shorten(info.FullMethod)
+		return inner(service, stream, &named, handler)
+	}
 }
 
 // knownMethods hides calls of unknown methods from inner. Callers choose these names, and as metric

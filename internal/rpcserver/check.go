@@ -15,6 +15,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
+// reportedBytes is the size of the largest request of which all violations are found. One violation
+// needs a kilobyte, and each two bytes of a request may be one.
+const reportedBytes = 512
+
 // requestChecks are the checks of the requests of one method.
 type requestChecks struct {
 	shape     *messageShape
@@ -56,7 +60,11 @@ func (c *requestChecks) check(request any) error {
 		return rpcerror.New(codes.FailedPrecondition, rpcerror.HistoryUnavailableReason,
 			"this server keeps no history; omit as_of_time", rpcerror.WithField("as_of_time", "must not be set"))
 	}
-	err := c.validator.Validate(message)
+	var options []protovalidate.ValidationOption
+	if proto.Size(message) > reportedBytes {
+		options = append(options, protovalidate.WithFailFast())
+	}
+	err := c.validator.Validate(message, options...)
 	var invalid *protovalidate.ValidationError
 	if errors.As(err, &invalid) {
 		return validationError(invalid.ToProto().GetViolations())

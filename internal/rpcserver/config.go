@@ -31,7 +31,8 @@ type Config struct {
 	Connections connlimit.Config
 	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
-	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
+	// MaxHeaderBytes limits the size of the headers of a call beside its bearer token,
+	// uncompressed. A gateway may send the groups of the original caller besides.
 	MaxHeaderBytes int
 	// MaxConcurrentStreams limits the concurrent calls of one connection. Further calls wait at the
 	// client.
@@ -69,7 +70,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	c.Access.registerFlags(fs)
 	c.Connections.RegisterFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
-	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted, in bytes.")
+	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted beside its bearer token, in bytes; those of a gateway may have 128 KiB, for the groups of the original caller.")
 	fs.Uint32Var(&c.MaxConcurrentStreams, "max-concurrent-streams", c.MaxConcurrentStreams, "Calls of one connection that run at a time.")
 	fs.DurationVar(&c.MaxConnectionAge, "max-connection-age", c.MaxConnectionAge, "Ask a connection to go after this long, so that clients spread over replicas; 0 never does.")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", c.DrainTimeout, "How long calls in progress may take to finish when the process stops.")
@@ -83,7 +84,7 @@ func (c *Config) Validate() []error {
 		problems = append(problems, fmt.Errorf("--listen=%q: %w", c.Listen, err))
 	}
 	problems = append(problems, c.validateSecurity(host, err == nil)...)
-	problems = append(problems, c.Access.validate(err == nil && isLoopback(host))...)
+	problems = append(problems, c.Access.validate(err == nil && identity.IsLoopback(host))...)
 	problems = append(problems, c.Connections.Validate()...)
 	return append(problems, c.validateLimits()...)
 }
@@ -93,7 +94,7 @@ func (c *Config) validateSecurity(host string, hostKnown bool) []error {
 		return c.validateFiles()
 	}
 	var problems []error
-	if hostKnown && !isLoopback(host) {
+	if hostKnown && !identity.IsLoopback(host) {
 		problems = append(problems, fmt.Errorf(
 			"--insecure is accepted only while --listen is a loopback address such as 127.0.0.1:0, not %q; give --tls-cert-file, --tls-key-file and --client-ca-file instead", c.Listen))
 	}
@@ -166,9 +167,4 @@ func splitListen(listen string) (host string, err error) {
 		return "", fmt.Errorf("port %q is not a number from 0 to 65535", port)
 	}
 	return host, nil
-}
-
-// isLoopback accepts "localhost"; Serve checks the resolved address.
-func isLoopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }

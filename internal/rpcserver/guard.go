@@ -14,39 +14,51 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// guardUnary admits a call within the limits of its caller, decides whether the caller may make it,
-// and records mutations and denials.
+// guardUnary admits a call within the limits of its caller, reads its request, decides whether the
+// caller may make it, and records mutations and denials.
 func (c chain) guardUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
-	ctx, caller, refused := c.identify(ctx, info.FullMethod)
-	slot, err := c.quota.Admit(quota.CallerOf(caller), info.FullMethod, time.Now())
+	ctx, caller, end, err := c.admit(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
-	defer slot.Release()
-	if refused != nil {
-		c.deny(caller, info.FullMethod, nil, refused)
-		return nil, refused
-	}
-	if err := malformedIn(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.quota.CheckSize(info.FullMethod, request); err != nil {
-		return nil, err
-	}
-	if err := c.authorizeRequest(ctx, caller, info.FullMethod, request); err != nil {
-		c.deny(caller, info.FullMethod, request, err)
+	defer end()
+	reader := reader{chain: c, caller: caller, method: info.FullMethod}
+	asked, err := reader.read(ctx, receiverIn(ctx), request)
+	if err != nil {
+		c.deny(caller, info.FullMethod, asked, err)
 		return nil, err
 	}
 	if access := c.rules.access[info.FullMethod]; access == nil || !access.changes() {
 		return handler(ctx, request)
 	}
-	return c.recorded(ctx, caller, info.FullMethod, request, handler)
+	return c.recorded(ctx, caller, info.FullMethod, request, asked, handler)
+}
+
+// admit decides about a call before a byte of its messages is read: by the limits of its caller,
+// and by what of its right needs no message. Its owner calls end.
+func (c chain) admit(ctx context.Context, method string) (of context.Context, caller *authn.Caller, end func(), err error) {
+	ctx, caller, refused := c.identify(ctx, method)
+	var slot quota.Slot
+	if !c.admitted {
+		if slot, err = c.quota.Admit(quota.CallerOf(caller), method, time.Now()); err != nil {
+			return ctx, caller, nil, err
+		}
+	}
+	if refused == nil {
+		var ended func()
+		if ctx, ended, refused = c.begin(ctx, caller, method); refused == nil {
+			return ctx, caller, func() { ended(); slot.Release() }, nil
+		}
+	}
+	slot.Release()
+	c.deny(caller, method, wanted{}, refused)
+	return ctx, caller, nil, refused
 }
 
 // recorded calls the handler of a mutation and records its outcome, also of a panic.
-func (c chain) recorded(ctx context.Context, caller *authn.Caller, method string, request any, handler grpc.UnaryHandler) (response any, err error) {
+func (c chain) recorded(ctx context.Context, caller *authn.Caller, method string, request any, asked wanted, handler grpc.UnaryHandler) (response any, err error) {
 	begun, returned := time.Now(), false
-	record := c.record(caller, method, request, audit.Allowed)
+	record := c.record(caller, method, asked, audit.Allowed)
 	defer func() {
 		record.Duration = time.Since(begun)
 		if record.Code, record.Reason = codes.Internal, string(rpcerror.PanicReason); returned {
@@ -62,46 +74,43 @@ func (c chain) recorded(ctx context.Context, caller *authn.Caller, method string
 
 // deny records a refused call. What ends the call otherwise, such as its own deadline, is no
 // decision.
-func (c chain) deny(caller *authn.Caller, method string, request any, refused error) {
+func (c chain) deny(caller *authn.Caller, method string, asked wanted, refused error) {
 	reason := rpcerror.ReasonOf(refused)
 	switch reason {
 	case rpcerror.NotAuthenticatedReason, rpcerror.NotAuthorizedReason, rpcerror.AccessReviewUnavailableReason:
 	default:
 		return
 	}
-	record := c.record(caller, method, request, audit.Denied)
+	record := c.record(caller, method, asked, audit.Denied)
 	record.Code, record.Reason, record.DecisionReason = status.Code(refused), string(reason), authn.Redact(status.Convert(refused).Message())
 	c.audit.Write(record)
 }
 
-// record returns the record of a call; request is nil if it was not read.
-func (c chain) record(caller *authn.Caller, method string, request any, decision audit.Decision) audit.Record {
-	record := audit.Record{Caller: caller, Method: method, Decision: decision}
-	if access := c.rules.access[method]; access != nil && request != nil {
-		record.Object = authn.Redact(stringOf(request, access.name))
-		record.RequestID = authn.Redact(stringOf(request, access.requestID))
+// record returns the record of a call.
+func (c chain) record(caller *authn.Caller, method string, asked wanted, decision audit.Decision) audit.Record {
+	return audit.Record{
+		Caller: caller, Method: method, Decision: decision, Object: authn.Redact(asked.object), RequestID: authn.Redact(asked.requestID),
 	}
-	return record
 }
 
 // guardStream is guardUnary for streams: each request is decided before the handler sees it, and
 // the stream ends when its caller loses the right.
 func (c chain) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, caller, refused := c.identify(stream.Context(), info.FullMethod)
-	slot, err := c.quota.Admit(quota.CallerOf(caller), info.FullMethod, time.Now())
+	method := info.FullMethod
+	if service == nil {
+		method = quota.UnknownMethod
+	}
+	ctx, caller, end, err := c.admit(stream.Context(), method)
 	if err != nil {
 		return err
 	}
-	defer slot.Release()
-	if refused != nil {
-		c.deny(caller, info.FullMethod, nil, refused)
-		return refused
-	}
-	access := c.rules.access[info.FullMethod]
+	defer end()
+	reader := reader{chain: c, caller: caller, method: method}
+	access := c.rules.access[method]
 	if access == nil || access.rule.GetResource() == nil || caller.Unchecked {
-		return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
+		return handler(service, &readingStream{ServerStream: stream, ctx: ctx, reader: reader})
 	}
-	guarded := newGuardedStream(ctx, stream, c, caller, info.FullMethod)
+	guarded := newGuardedStream(ctx, stream, reader)
 	defer guarded.end()
 	err = handler(service, guarded)
 	if lost := guarded.lost(); lost != nil && (err == nil || isCancellation(err)) {

@@ -22,20 +22,19 @@ type guardedStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	chain  chain
-	caller *authn.Caller
-	method string
+	reader reader
 	tasks  sync.WaitGroup
 
-	mu      sync.Mutex // guards request
-	request any        // the last one that was allowed; nil before the first
+	mu      sync.Mutex // guards the fields below
+	request wanted     // the last one that was allowed
+	allowed bool       // whether there is one
 }
 
-func newGuardedStream(ctx context.Context, stream grpc.ServerStream, chain chain, caller *authn.Caller, method string) *guardedStream {
-	s := &guardedStream{ServerStream: stream, chain: chain, caller: caller, method: method}
+func newGuardedStream(ctx context.Context, stream grpc.ServerStream, reader reader) *guardedStream {
+	s := &guardedStream{ServerStream: stream, reader: reader}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.tasks.Go(func() {
-		if err := caller.Await(s.ctx); err != nil {
+		if err := reader.caller.Await(s.ctx); err != nil {
 			s.lose(err)
 		}
 	})
@@ -47,15 +46,13 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg returns requests that the caller may make.
 func (s *guardedStream) RecvMsg(message any) error {
-	if err := s.ServerStream.RecvMsg(message); err != nil {
-		return err
-	}
-	if err := s.chain.authorizeRequest(s.ctx, s.caller, s.method, message); err != nil {
-		s.chain.deny(s.caller, s.method, message, err)
+	asked, err := s.reader.read(s.ctx, s.ServerStream.RecvMsg, message)
+	if err != nil {
+		s.reader.chain.deny(s.reader.caller, s.reader.method, asked, err)
 		return err
 	}
 	s.mu.Lock()
-	s.request = message
+	s.request, s.allowed = asked, true
 	s.mu.Unlock()
 	return nil
 }
@@ -79,12 +76,12 @@ func (s *guardedStream) reauthorize() {
 		case <-ticker.C:
 		}
 		s.mu.Lock()
-		request := s.request
+		request, allowed := s.request, s.allowed
 		s.mu.Unlock()
-		if request == nil {
+		if !allowed {
 			continue
 		}
-		if err := s.chain.authorizeRequest(s.ctx, s.caller, s.method, request); status.Code(err) == codes.PermissionDenied {
+		if err := s.reader.chain.authorizeRequest(s.ctx, s.reader.caller, s.reader.method, request); status.Code(err) == codes.PermissionDenied {
 			s.lose(err)
 			return
 		}
@@ -96,7 +93,7 @@ func (s *guardedStream) lose(denial error) {
 	s.mu.Lock()
 	request := s.request
 	s.mu.Unlock()
-	s.chain.deny(s.caller, s.method, request, denial)
+	s.reader.chain.deny(s.reader.caller, s.reader.method, request, denial)
 	s.cancel(denial)
 }
 

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/quota"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
 type refusalKey struct{}
@@ -31,6 +34,9 @@ func (c chain) identify(ctx context.Context, method string) (_ context.Context, 
 	if refused == nil {
 		refused = c.authorizeMethod(caller, method)
 	}
+	if size, large := ctx.Value(largeHeadersKey{}).(int); large && caller.Role != authn.Gateway {
+		refused = rpcerror.New(codes.ResourceExhausted, quota.MessageTooLargeReason, fmt.Sprintf("the headers of the call have %d bytes, which only a gateway may send", size))
+	}
 	ctx = authn.NewContext(authn.WithoutRemote(ctx), caller)
 	if refused != nil {
 		ctx = context.WithValue(ctx, refusalKey{}, refused)
@@ -38,11 +44,37 @@ func (c chain) identify(ctx context.Context, method string) (_ context.Context, 
 	return ctx, caller, refused
 }
 
+type largeHeadersKey struct{}
+
+// markLargeHeaders returns a handler that remembers the size of headers above a limit, without that
+// of a token, which may name many groups. gRPC applies one limit to all callers.
+func markLargeHeaders(limit int) tap.ServerInHandle {
+	return func(ctx context.Context, call *tap.Info) (context.Context, error) {
+		size := 0
+		for key, values := range call.Header {
+			if key == "authorization" {
+				continue
+			}
+			for _, value := range values {
+				size += len(key) + len(value) + 32 // as HTTP/2 counts them
+			}
+		}
+		if size > limit {
+			ctx = context.WithValue(ctx, largeHeadersKey{}, size)
+		}
+		return ctx, nil
+	}
+}
+
 // authenticate always returns a caller. A panic ends the call, as one of a handler does: this runs
 // outside the interceptor that recovers.
 func (c chain) authenticate(ctx context.Context) (caller *authn.Caller, err error) {
-	request := authn.Request{Values: func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }}
+	request := authn.Request{
+		Values:      func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) },
+		Connections: c.connections,
+	}
 	if from, ok := peer.FromContext(ctx); ok {
+		request.Connection = from.LocalAddr
 		if from.Addr != nil {
 			request.Address = from.Addr.String()
 		}
@@ -69,44 +101,4 @@ func (c chain) authenticate(ctx context.Context) (caller *authn.Caller, err erro
 
 func anonymous(address string) *authn.Caller {
 	return &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: address}
-}
-
-// identifyBeforeDecoding returns a copy of a service whose unary methods find the caller first.
-// gRPC would decode a request before the first interceptor. The request of a caller that is refused
-// anyway remains encoded; the interceptors answer it. They also answer a request that cannot be
-// decoded: it counts for the limits, the metrics and the log.
-func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDesc {
-	guarded := *service
-	guarded.Methods = make([]grpc.MethodDesc, len(service.Methods))
-	for i, method := range service.Methods {
-		inner, name := method.Handler, fmt.Sprintf("/%s/%s", service.ServiceName, method.MethodName)
-		method.Handler = func(srv any, ctx context.Context, decode func(any) error, chained grpc.UnaryServerInterceptor) (any, error) {
-			ctx, _, refused := c.identify(ctx, name)
-			var malformed error
-			return inner(srv, ctx, func(request any) error {
-				if refused == nil {
-					received := received{message: request}
-					if err := decode(&received); err != nil {
-						return err
-					}
-					if received.err != nil {
-						malformed = received.malformed()
-					}
-				}
-				return nil
-			}, func(_ context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-				if malformed != nil {
-					return chained(context.WithValue(ctx, malformedKey{}, malformed), request, info, handler)
-				}
-				return chained(ctx, request, info, handler)
-			})
-		}
-		guarded.Methods[i] = method
-	}
-	return &guarded
-}
-
-func (c chain) identifyStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, _, _ := c.identify(stream.Context(), info.FullMethod)
-	return handler(service, &decodingStream{ServerStream: stream, ctx: ctx})
 }

@@ -2,6 +2,7 @@ package rpcserver_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -54,10 +57,31 @@ func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	if _, err := r.heartbeats.Heartbeat(t.Context(), validBeat()); err != nil {
 		t.Fatal(err)
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "padding", strings.Repeat("a", 9<<10))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "padding", strings.Repeat("a", 129<<10))
 	if _, err := r.heartbeats.Heartbeat(ctx, validBeat()); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "header list size") {
-		t.Errorf("Heartbeat() with 9 KiB of headers: %v, want the client to hold it back", err)
+		t.Errorf("Heartbeat() with 129 KiB of headers: %v, want the client to hold it back", err)
 	}
+}
+
+// Only a gateway needs long headers, for the groups of the callers that it forwards.
+func TestServer_LongHeadersAreForGateways(t *testing.T) {
+	for role, want := range map[authn.Role]rpcerror.Reason{authn.Client: "MESSAGE_TOO_LARGE", authn.Server: "MESSAGE_TOO_LARGE", authn.Gateway: ""} {
+		r := start(t, setup{authenticator: knownPeer(role), service: &leases{get: func(ctx context.Context, _ *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
+			return &leasev1.GetLeaseResponse{}, nil
+		}}})
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "padding", strings.Repeat("a", 100<<10))
+		if _, err := r.client.GetLease(ctx, validGet()); rpcerror.ReasonOf(err) != want || (err == nil) != (want == "") {
+			t.Errorf("role %d: %v, want %q", role, err, want)
+		}
+	}
+}
+
+// knownPeer is an Authenticator of one peer.
+type knownPeer authn.Role
+
+func (k knownPeer) Authenticate(context.Context, authn.Request) (*authn.Caller, error) {
+	user := authn.User{Name: "peer"}
+	return &authn.Caller{User: user, Peer: user, Credential: authn.Certificate, Role: authn.Role(k)}, nil
 }
 
 func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
@@ -69,8 +93,8 @@ func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 		padding = append(padding, hpack.HeaderField{Name: fmt.Sprintf("padding-%d", i), Value: strings.Repeat("a", 1000)})
 	}
 	raw.call(leasev1.HeartbeatService_Heartbeat_FullMethodName, padding...)
-	if got := raw.answer(); got != "RST_STREAM FRAME_SIZE_ERROR" || reached {
-		t.Errorf("10 KiB of headers are answered with %q, handler reached: %t; want %q and false", got, reached, "RST_STREAM FRAME_SIZE_ERROR")
+	if got := raw.answer(); got != "grpc-status 8" || reached {
+		t.Errorf("10 KiB of headers are answered with %q, handler reached: %t; want %q and false", got, reached, "grpc-status 8")
 	}
 }
 

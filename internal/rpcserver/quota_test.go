@@ -2,6 +2,7 @@ package rpcserver_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -144,5 +145,35 @@ func TestServer_RefusesLargeRequests(t *testing.T) {
 	_, err := client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: strings.Repeat("a", 100)})
 	if rpcerror.ReasonOf(err) != "MESSAGE_TOO_LARGE" || reviewer.reviews > 0 {
 		t.Errorf("GetLease() = %v after %d reviews, want MESSAGE_TOO_LARGE before any", err, reviewer.reviews)
+	}
+}
+
+// Callers choose the names of unknown methods.
+func TestServer_UnknownMethodsHaveAQuotaAndShortNames(t *testing.T) {
+	limits, err := quota.New(quota.Methods(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, setup{service: &leases{}, authenticator: knownCaller{"ann"}, quota: limits})
+	reasons := map[rpcerror.Reason]int{}
+	for i := range 200 {
+		err := r.conn.Invoke(t.Context(), fmt.Sprintf("/%s%d/Method", strings.Repeat("x", 4000), i), validGet(), &leasev1.GetLeaseResponse{})
+		reasons[rpcerror.ReasonOf(err)]++
+		if len(err.Error()) > 1000 {
+			t.Fatalf("the answer has %d bytes", len(err.Error()))
+		}
+	}
+	if reasons["TOO_MANY_CALLS"] < 100 || reasons["UNKNOWN_METHOD"] < 50 {
+		t.Errorf("the calls ended with %v, want 50 UNKNOWN_METHOD and then TOO_MANY_CALLS", reasons)
+	}
+	lines := 0
+	for line := range strings.Lines(r.log.String()) {
+		lines++
+		if len(line) > 2000 || !strings.Contains(line, `"level":"DEBUG"`) {
+			t.Fatalf("line %.300s… of %d bytes", line, len(line))
+		}
+	}
+	if lines < 200 {
+		t.Errorf("%d lines at debug level, want one for each call", lines)
 	}
 }

@@ -18,8 +18,9 @@ import (
 type rules struct {
 	// checks has the checks of each method, without the skipped ones.
 	checks map[string]*requestChecks
-	// access has the access rule of each method.
+	// access has the access rule of each method, and shapes the shape of its request.
 	access map[string]*methodAccess
+	shapes map[string]*wireShape
 	// skipped are the full methods whose handlers check their messages.
 	skipped map[string]bool
 }
@@ -56,9 +57,13 @@ func (r *rules) compile(services []string) error {
 	}
 	r.checks = map[string]*requestChecks{}
 	r.access = map[string]*methodAccess{}
-	shapes := map[protoreflect.FullName]*messageShape{}
+	r.shapes = map[string]*wireShape{}
+	shapes, encoded := map[protoreflect.FullName]*messageShape{}, map[protoreflect.FullName]*wireShape{}
 	for name, method := range methods {
 		r.access[name] = newMethodAccess(method)
+		if r.shapes[name], err = wireShapeOf(method.Input(), encoded); err != nil {
+			return err
+		}
 		if !r.skipped[name] {
 			r.checks[name] = newRequestChecks(method.Input(), validator, shapes)
 		}

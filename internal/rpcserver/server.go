@@ -62,9 +62,14 @@ type Deps struct {
 	Authenticator Authenticator
 	// Authorizer decides what a caller may do. It is required with an Authenticator.
 	Authorizer *authz.Authorizer
+	// Holders decides about the methods with the access rule node_binding; nil leaves that to their
+	// handlers, and no caller batches.
+	Holders HolderAccess
 	// Quota limits the calls of each caller; nil admits every call. Without limits for a method,
 	// the server does not start.
 	Quota *quota.Quota
+	// Admitted says that the process calls [Server.Admit] before each call.
+	Admitted bool
 	// Audit records mutations and denials; nil records nothing.
 	Audit *audit.Log
 	// Connections limits the connections; nil accepts all.
@@ -92,6 +97,9 @@ type Server struct {
 	quota  *quota.Quota
 	// connections is nil without limits.
 	connections *connlimit.Limiter
+
+	// compiled is closed once the rules can be used.
+	compiled chan struct{}
 
 	// stopping ends when a stop begins, and with it the contexts of streams.
 	stopping context.Context
@@ -122,13 +130,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		cfg:      cfg,
 		logger:   deps.Logger,
 		rules:    newRules(deps.Unvalidated),
+		compiled: make(chan struct{}),
 		stopping: stopping,
 		stop:     stop,
 		health:   health.NewServer(),
 		quota:    deps.Quota, connections: deps.Connections,
 	}
-	s.chain = chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
-		authenticator: deps.Authenticator, authorizer: deps.Authorizer, quota: deps.Quota, audit: deps.Audit}
+	s.chain = chain{logger: deps.Logger, refusals: adapt(deps.Logger), metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
+		authenticator: deps.Authenticator, authorizer: deps.Authorizer, holders: deps.Holders, maxRecvBytes: cfg.MaxRecvBytes, quota: deps.Quota, admitted: deps.Admitted, connections: deps.Connections, audit: deps.Audit}
 	options := TransportOptions(cfg)
 	if deps.Tracing != nil {
 		options = append(options, grpc.StatsHandler(deps.Tracing))
@@ -140,8 +149,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.ForceServerCodecV2(newCodec()),
 	)...)
-	healthv1.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+	healthv1.RegisterHealthServer(unrecorded{s}, s.health)
+	// Reflection describes all services of the server.
+	reflection.Register(struct {
+		grpc.ServiceRegistrar
+		reflection.ServiceInfoProvider
+	}{unrecorded{s}, s.grpc})
 	s.SetServing(false)
 	return s, nil
 }
@@ -157,8 +170,15 @@ func (s *Server) Register(register func(grpc.ServiceRegistrar)) {
 type registrar struct{ server *Server }
 
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
-	r.server.grpc.RegisterService(r.server.chain.identifyBeforeDecoding(desc), service)
+	unrecorded(r).RegisterService(desc, service)
 	r.server.services = append(r.server.services, desc.ServiceName)
+}
+
+// unrecorded registers services that are no part of the API: health and reflection.
+type unrecorded struct{ server *Server }
+
+func (r unrecorded) RegisterService(desc *grpc.ServiceDesc, service any) {
+	r.server.grpc.RegisterService(r.server.chain.identifyBeforeDecoding(desc), service)
 }
 
 // SetServing sets the health of the empty service name and of each registered service. It is
@@ -208,7 +228,8 @@ func transportCredentials(cfg Config, deps Deps) (credentials.TransportCredentia
 func TransportOptions(cfg Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(cfg.MaxRecvBytes),
-		grpc.MaxHeaderListSize(uint32(cfg.MaxHeaderBytes)),
+		grpc.MaxHeaderListSize(uint32(max(cfg.MaxHeaderBytes, authn.MaxHeaderBytes))),
+		grpc.InTapHandle(markLargeHeaders(cfg.MaxHeaderBytes)),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.InitialWindowSize(streamWindow),
@@ -288,6 +309,7 @@ func (s *Server) prepare(address net.Addr) error {
 	if err := s.rules.compile(s.services); err != nil {
 		return err
 	}
+	close(s.compiled)
 	return s.quota.Covers(slices.Collect(maps.Keys(s.rules.access)))
 }
 

@@ -41,8 +41,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		return
 	}
 	fs.StringSliceVar(&c.Loops, "dry-run", c.Loops,
-		"loops that plan, compare with what upstream does, and write nothing: "+strings.Join(c.capable, ", ")+
-			"; such a loop needs no --loops. All replicas of the service need the same value: one that differs from the oldest replica waits until that is gone")
+		"loops that plan, compare with what upstream does, and write nothing until `trivet migrate` switches them on: "+strings.Join(c.capable, ", ")+
+			"; such a loop needs no --loops. A switch is kept over restarts, until the loop is removed from this flag. All replicas of the service need the same value: one that differs from the oldest replica waits until that is gone")
 	fs.DurationVar(&c.Settle, "dry-run-settle", c.Settle,
 		"how long a difference that a dry run finds stays the same before it counts, 1s to 1h")
 }

@@ -1,18 +1,22 @@
-// Package shadowapi serves what the loops in dry run of a process find.
+// Package shadowapi serves what the loops in dry run of a process find, and their switch.
 package shadowapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/prototime"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -29,16 +33,27 @@ const (
 	staleAfter = 5 * time.Minute
 )
 
+// LoopNotInDryRunReason means that the flags of a loop alone decide.
+const LoopNotInDryRunReason rpcerror.Reason = "LOOP_NOT_IN_DRY_RUN"
+
+// Switch stores which loops in dry run write; *term.Candidate is one. Its errors wrap
+// term.ErrNotDryRun, or are those of etcd.
+type Switch interface {
+	SwitchLoop(ctx context.Context, loop string, on bool) error
+}
+
 // Server implements ShadowService.
 type Server struct {
 	shadowv1.UnimplementedShadowServiceServer
 	member   term.Member
 	trackers *shadow.Trackers
+	loops    Switch
+	logger   *slog.Logger
 }
 
 // New returns a server of the trackers of a replica.
-func New(member term.Member, trackers *shadow.Trackers) *Server {
-	return &Server{member: member, trackers: trackers}
+func New(member term.Member, trackers *shadow.Trackers, loops Switch, logger *slog.Logger) *Server {
+	return &Server{member: member, trackers: trackers, loops: loops, logger: logger}
 }
 
 // Register adds the service to registrar.
@@ -46,11 +61,33 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	shadowv1.RegisterShadowServiceServer(registrar, s)
 }
 
+// SwitchLoop stores that a loop writes, or only plans again.
+func (s *Server) SwitchLoop(ctx context.Context, request *shadowv1.SwitchLoopRequest) (*shadowv1.SwitchLoopResponse, error) {
+	loop := strings.TrimPrefix(request.GetName(), "loops/")
+	if request.GetService() != s.member.Service || s.trackers.Tracker(loop) == nil {
+		return nil, rpcerror.New(codes.FailedPrecondition, LoopNotInDryRunReason,
+			fmt.Sprintf("loop %s of %s is not in --dry-run of this replica of %s; name it there before it is switched", loop, request.GetService(), s.member.Service))
+	}
+	if !request.GetValidateOnly() {
+		err := s.loops.SwitchLoop(ctx, loop, request.GetWrites())
+		if errors.Is(err, term.ErrNotDryRun) {
+			return nil, rpcerror.New(codes.FailedPrecondition, LoopNotInDryRunReason, err.Error())
+		}
+		if err != nil {
+			return nil, rpcerror.New(codes.Unavailable, rpcerror.EtcdUnreachableReason, fmt.Sprintf("the switch of loop %s is not stored: %v", loop, err))
+		}
+		s.logger.Info("loop in dry run was switched by a caller", "loop", loop, "writes", request.GetWrites())
+	}
+	return &shadowv1.SwitchLoopResponse{Name: request.GetName(), Writes: request.GetWrites(), Sources: []*metav1.Source{s.source()}}, nil
+}
+
+func (s *Server) source() *metav1.Source {
+	return &metav1.Source{Service: s.member.Service, ReplicaId: s.member.ID, ReadTime: timestamppb.New(time.Now())}
+}
+
 // ListDifferences returns what the loops in dry run of this replica have found.
 func (s *Server) ListDifferences(_ context.Context, request *shadowv1.ListDifferencesRequest) (*shadowv1.ListDifferencesResponse, error) {
-	response := &shadowv1.ListDifferencesResponse{Sources: []*metav1.Source{{
-		Service: s.member.Service, ReplicaId: s.member.ID, ReadTime: timestamppb.New(time.Now()),
-	}}}
+	response := &shadowv1.ListDifferencesResponse{Sources: []*metav1.Source{s.source()}}
 	for _, tracker := range s.trackers.All() {
 		comparison := tracker.Comparison(maxListed)
 		if loops := request.GetLoops(); comparison.Idle || len(loops) > 0 && !slices.Contains(loops, comparison.Loop) {

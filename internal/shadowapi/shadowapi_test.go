@@ -1,6 +1,7 @@
 package shadowapi_test
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func TestListDifferences_AnOldPassDeterminesNothing(t *testing.T) {
 		for _, at := range []time.Time{ended.Add(-time.Hour), ended} {
 			trackers.Tracker("endpointslices").Passed(at, 10, 0, func(string) bool { return true })
 		}
-		answer, err := shadowapi.New(term.Member{Service: "slicesvc", ID: "a"}, trackers).ListDifferences(t.Context(), &shadowv1.ListDifferencesRequest{})
+		answer, err := shadowapi.New(term.Member{Service: "slicesvc", ID: "a"}, trackers, nil, slog.New(slog.DiscardHandler)).ListDifferences(t.Context(), &shadowv1.ListDifferencesRequest{})
 		if err != nil || len(answer.GetComparisons()) != 1 {
 			t.Fatalf("answer %v, error %v", answer, err)
 		}

@@ -100,6 +100,7 @@ func loopList(statuses []loop.Status) []*statusv1.Loop {
 			LastError:       text(s.LastError),
 			RunCount:        s.Runs,
 			FailureCount:    s.Failures,
+			SwitchTime:      prototime.New(s.Switched),
 		}
 	})
 }

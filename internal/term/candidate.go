@@ -86,6 +86,9 @@ type Config struct {
 	// OnChange is called with each term that begins, is given up or is lost; optional. It must not
 	// block.
 	OnChange func(Change)
+	// OnSwitch is called with the loops of DryRun that write, before a shard is claimed and at each
+	// change; optional. Before the first call none writes. It must not block.
+	OnSwitch func(loops []string)
 }
 
 // Change is the begin or the end of a term of this replica.

@@ -7,10 +7,11 @@
 // its key only if it is absent. Another one releases the shard by deleting the key only if it is
 // unchanged. For each shard held, one [Body] runs with a context that carries the [Term].
 //
-// Keys, all below [Prefix], all bound to the replica's lease:
+// Keys, all below [Prefix]. Those of members and terms are bound to the replica's lease:
 //
 //	members/<service>/<replica>  the [Member] as JSON, its number of shards, whether it is leaving or unready
 //	terms/<service>/<shard>      the id of the replica that holds the shard
+//	switches/<service>           the loops in dry run that write, see [Candidate.SwitchLoop]
 //
 // Promises:
 //   - A shard's epoch is the revision that created its key. A later term has a higher epoch.
@@ -45,6 +46,8 @@
 //     not proven it for long. If no replica can do the work, no shard moves. A replica that yields
 //     releases its shards at once ([Candidate.YieldLeadership]). One that may be unable to do the
 //     work releases them as an unready one, and ranks before it ([Candidate.SetDoubtful]).
+//   - A loop in dry run writes only while the switch of its service names it. A replica knows the
+//     switch before it claims a shard. The switch names no loop that is not in dry run.
 //   - A replica that stops announces this before it deletes the first key. Other replicas then
 //     claim each shard as soon as its body has returned, however long the remaining bodies take.
 //   - At rest a replica sends one request every third of a TTL and one list every 30 s, for any

@@ -23,6 +23,8 @@ type keys struct {
 	service string
 	members string // prefix of the service's member keys
 	terms   string // prefix of the service's term keys
+	// switches is the key that names the loops in dry run that write.
+	switches string
 }
 
 func keysOf(cluster, service string) keys {
@@ -30,6 +32,8 @@ func keysOf(cluster, service string) keys {
 		service: service,
 		members: membersPrefix(cluster) + service + "/",
 		terms:   etcdconn.KeyPrefix(cluster) + "terms/" + service + "/",
+
+		switches: etcdconn.KeyPrefix(cluster) + "switches/" + service,
 	}
 }
 
@@ -52,11 +56,15 @@ type keyRange struct {
 	from, to string
 }
 
-// watched returns one range for members and terms, so that one etcd transaction arrives in one
-// piece. The range includes keys of other services, which change rarely. It excludes apiservers/
-// and checkpoints/, which change often.
-func (k keys) watched() keyRange {
-	return keyRange{prefixes: []string{k.members, k.terms}, from: k.members, to: clientv3.GetPrefixRangeEnd(k.terms)}
+// watched returns one range for members, the switch and terms, so that one etcd transaction arrives
+// in one piece. The range includes keys of other services, which change rarely. It excludes
+// apiservers/ and checkpoints/, which change often. A service without shards has no terms and may
+// not read those of others.
+func (k keys) watched(shards int) keyRange {
+	if shards == 0 {
+		return prefixRange(k.members)
+	}
+	return keyRange{prefixes: []string{k.members, k.switches, k.terms}, from: k.members, to: clientv3.GetPrefixRangeEnd(k.terms)}
 }
 
 func prefixRange(prefix string) keyRange {

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
@@ -55,6 +56,9 @@ type replica struct {
 	// finished receives a shard whose body has returned. It has a slot for each shard, so a send
 	// never blocks.
 	finished chan *heldShard
+
+	switchedOn []string // what Config.OnSwitch was told last
+	toldSwitch bool     // whether it was told
 
 	retryAt   time.Time // no claim or release before
 	refusedBy anchorKey // the member whose absence refused a claim, until the view shows it
@@ -115,7 +119,7 @@ func (r *replica) runSession(ctx context.Context) error {
 		return err
 	}
 	r.stale = append(r.stale, s)
-	if err := r.join(ctx, s); err != nil {
+	if err := etcdconn.Explain(r.join(ctx, s)); err != nil {
 		s.lease.End(err)
 		r.logger.Warn("cannot join", "error", err)
 		return err
@@ -161,7 +165,7 @@ func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	ended := s.lease.Context()
 	// Other replicas hand shards over as soon as this one has joined. The follower starts at that
 	// revision to see it: a shard that is only found vacant starts after a pause.
-	f := &follower{client: r.client, keys: r.keys.watched(), since: s.joined, logger: r.logger}
+	f := &follower{client: r.client, keys: r.keys.watched(r.cfg.Shards), since: s.joined, logger: r.logger}
 	tasks.Go(s.renew)
 	tasks.Go(func() {
 		f.run(ended, func(c change) {
@@ -209,6 +213,7 @@ func (r *replica) applyChange(c change) error {
 	}
 	now := time.Now()
 	r.view.apply(now, c)
+	r.followSwitch()
 	if r.refusedBy != (anchorKey{}) && r.refusedBy != r.anchor() {
 		r.refusedBy, r.retryAt = anchorKey{}, time.Time{} // the cause of the refusal is known now
 	}
@@ -241,7 +246,7 @@ func (r *replica) reconcile(ctx context.Context) time.Duration {
 	r.logBlocked(decision.Blocked)
 	r.recordPostponed(now, decision.Postponed)
 	r.problems.write = errors.Join(
-		r.announce(ctx), r.claimShards(ctx, decision.Steps), r.releaseShards(ctx, now, decision.Steps))
+		r.announce(ctx), r.claimShards(ctx, decision.Steps), r.releaseShards(ctx, now, decision.Steps), r.dropSwitches(ctx))
 	wait := reconcilePeriod
 	for _, sooner := range []time.Duration{decision.Wait, r.eligibility.tracker.Wait(now), time.Until(r.retryAt)} {
 		if sooner > 0 {

@@ -23,6 +23,7 @@ type view struct {
 	revision  int64     // of the newest applied change
 	members   map[string]member
 	terms     map[int]record
+	switched  []string // the loops in dry run that write
 	malformed *malformedKeys
 }
 
@@ -82,7 +83,9 @@ func (v *view) replace(now time.Time, c change) {
 	present := make(map[int]bool, len(v.terms))
 	before := v.members
 	v.members = make(map[string]member, len(c.entries))
+	v.switched = nil
 	for _, entry := range c.entries {
+		v.putSwitch(entry)
 		if strings.HasPrefix(string(entry.Key), v.keys.members) {
 			v.putMember(now, entry, before)
 		} else if shard, ok := v.shardOf(entry.Key); ok {
@@ -108,6 +111,7 @@ func (v *view) advance(now time.Time, events []*clientv3.Event) {
 		}
 		for _, event := range events[:end] {
 			v.memberEvent(now, event)
+			v.switchEvent(event)
 		}
 		for _, event := range events[:end] {
 			v.termEvent(now, event)
@@ -125,6 +129,27 @@ func (v *view) memberEvent(now time.Time, event *clientv3.Event) {
 	default:
 		v.putMember(now, event.Kv, v.members)
 	}
+}
+
+func (v *view) switchEvent(event *clientv3.Event) {
+	if event.Type != clientv3.EventTypeDelete {
+		v.putSwitch(event.Kv)
+	} else if string(event.Kv.Key) == v.keys.switches {
+		v.switched = nil
+	}
+}
+
+// putSwitch records the switch, if the entry is that of this service. A malformed one switches no
+// loop on.
+func (v *view) putSwitch(entry *mvccpb.KeyValue) {
+	if string(entry.Key) != v.keys.switches {
+		return
+	}
+	value, err := decodeSwitch(entry.Value)
+	if err != nil {
+		v.malformed.report(entry.Key, err.Error())
+	}
+	v.switched = value.Loops
 }
 
 func (v *view) termEvent(now time.Time, event *clientv3.Event) {

@@ -75,7 +75,7 @@ func (c *Config) Validate() []error {
 // without TLS: spans name the objects of the cluster.
 func (c *Config) credentials(logger *slog.Logger) (credentials.TransportCredentials, error) {
 	host, _, _ := net.SplitHostPort(c.Endpoint)
-	if loopback := host == "localhost" || net.ParseIP(host).IsLoopback(); loopback && c.TLS == (identity.Files{}) {
+	if identity.IsLoopback(host) && c.TLS == (identity.Files{}) {
 		return insecure.NewCredentials(), nil
 	}
 	client, err := c.TLS.Client(logger)

@@ -187,12 +187,11 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	})
 	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
-		Loops: loops, Selection: deps.LoopSelection, DryRun: deps.Shadow.Loops(), Logger: deps.Logger, Metrics: deps.Metrics,
+		Loops: s.withShadow(loops), Selection: deps.LoopSelection, DryRun: deps.Shadow.Loops(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.endComparisons()
 	s.server = s.newServer(deps.Member)
 	audit := s.allocationConfig(deps.Member)
 	s.findings, s.repairs = api.NewFindingServer(audit), api.NewRepairServer(audit)
@@ -212,7 +211,7 @@ func (s *Service) allocationConfig(member term.Member) api.AllocationConfig {
 
 func (s *Service) newServer(member term.Member) *api.Server {
 	loopOf := func(reconciler *baselinecontroller.Reconciler) api.Loop {
-		return api.Loop{Name: reconciler.Loop, Reconciler: reconciler, Enabled: s.isRunning(reconciler.Loop) && s.shadow.Tracker(reconciler.Loop) == nil}
+		return api.Loop{Name: reconciler.Loop, Reconciler: reconciler, Enabled: func() bool { return s.isRunning(reconciler.Loop) && !s.runner.DryRun(reconciler.Loop) }}
 	}
 	reconcilers := s.reconcilers()
 	return api.New(api.Config{
@@ -296,9 +295,7 @@ func (s *Service) Run(ctx context.Context) error {
 // lead is the body of a term.
 func (s *Service) lead(ctx context.Context) error {
 	defer s.events.Start(ctx)()
-	s.beginComparisons()
 	defer func() {
-		s.endComparisons()
 		s.baseline.Forget()
 		s.apiservers.Forget()
 	}()
@@ -309,7 +306,7 @@ func (s *Service) lead(ctx context.Context) error {
 // does it, because its watch has seen that the key is gone.
 func (s *Service) withdraw() {
 	held := s.leadership.Term()
-	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) || s.shadow.Tracker(apiserverscontroller.EndpointsLoop) != nil {
+	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) || s.runner.DryRun(apiserverscontroller.EndpointsLoop) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(held.Context(), baselinecontroller.PassTimeout)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -148,7 +147,8 @@ func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.APIServerCount, "apiserver-count", c.APIServerCount,
 		"With --endpoint-reconciler-type=count: how many kube-apiservers the cluster has.")
 	fs.StringVar(&c.StaticAddress, "static-apiserver-address", c.StaticAddress,
-		"With --endpoint-reconciler-type=static: the IP address or DNS name to publish. A name is resolved every ten seconds.")
+		"With --endpoint-reconciler-type=static: the IP address or DNS name to publish. A name is resolved every ten seconds; an "+
+			"address of it stays while one of the last six answers had it.")
 	fs.IntVar(&c.StaticPort, "static-apiserver-port", c.StaticPort,
 		"Port of --static-apiserver-address. 0 means the port of the kube-apiserver.")
 	fs.BoolVar(&c.AdoptMasterLeases, "adopt-master-leases", c.AdoptMasterLeases,
@@ -282,7 +282,8 @@ func (c *AuditConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.RepairHistory, "repair-history", c.RepairHistory,
 		"How many repairs that people approved are kept, and how many automatic ones; fewer if they have many steps.")
 	fs.StringVar(&c.NodePortRange, "service-node-port-range", c.NodePortRange,
-		"Range of node ports, as given to kube-apiserver; a stored range that differs is a finding. Default: the stored range.")
+		"Range of node ports, in any form that kube-apiserver takes: 30000-32767, 30000+2767, or one port. A stored range that differs "+
+			"is a finding. Default: the stored range.")
 	fs.DurationVar(&c.LeakGrace, "leak-grace", c.LeakGrace,
 		"How long an allocated address or port must stay unused before it is freed. It must exceed kube-apiserver's --request-timeout "+
 			"(by default 1m0s): a request allocates before it uses.")
@@ -297,7 +298,8 @@ func (c *AuditConfig) problems(add func(flag string, err error)) {
 	add("auto-repair", err)
 	add("finding-history", checkHistory(c.FindingHistory))
 	add("repair-history", checkHistory(c.RepairHistory))
-	add("service-node-port-range", checkPortRange(c.NodePortRange))
+	_, err = allocation.PortRange(c.NodePortRange)
+	add("service-node-port-range", err)
 	add("leak-grace", checkAtLeast(c.LeakGrace, minLeakGrace))
 }
 
@@ -307,19 +309,6 @@ const maxHistory = 10_000
 func checkHistory(count int) error {
 	if count < 1 || count > maxHistory {
 		return fmt.Errorf("%d is out of range, want 1 to %d", count, maxHistory)
-	}
-	return nil
-}
-
-func checkPortRange(text string) error {
-	if text == "" {
-		return nil
-	}
-	from, to, _ := strings.Cut(text, "-")
-	first, err := strconv.ParseUint(from, 10, 16)
-	last, err2 := strconv.ParseUint(to, 10, 16)
-	if err != nil || err2 != nil || first == 0 || last < first {
-		return fmt.Errorf("%q is not a range like 30000-32767", text)
 	}
 	return nil
 }
@@ -335,8 +324,12 @@ func (c *AuditConfig) controller() (allocationcontroller.Config, error) {
 		FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory, GracePeriods: allocation.DefaultGracePeriods(),
 	}
 	cfg.GracePeriods.Unused = c.LeakGrace
-	if c.NodePortRange != "" {
-		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
+	ports, err := allocation.PortRange(c.NodePortRange)
+	if err != nil {
+		return allocationcontroller.Config{}, fmt.Errorf("--service-node-port-range: %w", err)
+	}
+	if ports != "" {
+		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: ports}
 	}
 	return cfg, nil
 }

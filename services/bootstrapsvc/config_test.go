@@ -112,6 +112,9 @@ func TestConfig_Values(t *testing.T) {
 		"a static loopback address": {
 			edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "127.0.0.1" }, want: "loopback",
 		},
+		"ports as a sum":      {edit: func(c *Config) { c.Audit.NodePortRange = "30000+2767" }},
+		"one port":            {edit: func(c *Config) { c.Audit.NodePortRange = "30000" }},
+		"ports behind 65,535": {edit: func(c *Config) { c.Audit.NodePortRange = "30000+40000" }, want: "not a range of ports"},
 		"an address of a Service": {
 			edit: func(c *Config) { c.AdvertiseAddress, c.ServiceClusterIPRange = "10.0.0.1", "10.0.0.0/16" },
 			want: "lies in the service range",

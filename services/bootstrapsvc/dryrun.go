@@ -1,9 +1,11 @@
 package bootstrapsvc
 
 import (
+	"context"
 	"errors"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
@@ -22,8 +24,8 @@ func comparedObjects(loop string) int {
 	return 1
 }
 
-// dryRun returns what gets the observations of a loop instead of the Writer; nil for a loop that
-// writes. Observations read the objects past every cache, so each is as new as the cluster.
+// dryRun returns what gets the observations of a loop in dry run; nil for one that is not.
+// Observations read the objects past every cache, so each is as new as the cluster.
 func (s *Service) dryRun(loop string) func(baselinecontroller.Observation, error) {
 	tracker := s.shadow.Tracker(loop)
 	if tracker == nil {
@@ -50,16 +52,19 @@ func (s *Service) dryRun(loop string) func(baselinecontroller.Observation, error
 	}
 }
 
-// beginComparisons and endComparisons say that a term begins and has ended here: only the leader
-// compares.
-func (s *Service) beginComparisons() {
-	for _, tracker := range s.shadow.All() {
-		tracker.Doubt(time.Now(), "the first pass of the term has not ended")
-	}
-}
-
-func (s *Service) endComparisons() {
-	for _, tracker := range s.shadow.All() {
+// withShadow adds to the dry runs of loops that only the leader compares.
+func (s *Service) withShadow(loops []loop.Loop) []loop.Loop {
+	for i := range loops {
+		tracker, compare := s.shadow.Tracker(loops[i].Name), loops[i].Shadow
+		if tracker == nil {
+			continue
+		}
 		tracker.Idle()
+		loops[i].Shadow = func(ctx context.Context, report loop.Report) error {
+			tracker.Doubt(time.Now(), "the first pass of the term has not ended")
+			defer tracker.Idle()
+			return compare(ctx, report)
+		}
 	}
+	return loops
 }

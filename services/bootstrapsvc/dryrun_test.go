@@ -98,6 +98,45 @@ func TestDryRun_ComparesAndWritesNothing(t *testing.T) {
 	})
 }
 
+// A hand-over needs no restart, and the way back neither.
+func TestDryRun_WritesWhileItIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, trackers := newDryRun(t)
+		f.start(t)
+		time.Sleep(time.Minute)
+		if got := f.objects.writes(); len(got) > 0 {
+			t.Errorf("a dry run wrote %v", got)
+		}
+		all := trackers.Loops()
+		f.Loops().SetSwitched(all)
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1")
+		for _, tracker := range trackers.All() {
+			if !tracker.Comparison(1).Idle {
+				t.Errorf("loop %s writes and compares", tracker.Comparison(1).Loop)
+			}
+		}
+		f.Loops().SetSwitched(nil)
+		synctest.Wait()
+		for _, loop := range all {
+			if status := f.statusOf(t, loop); !status.DryRun {
+				t.Errorf("loop %s is switched off: %+v", loop, status)
+			}
+		}
+		f.publish("10.1.0.9")
+		before := len(f.objects.writes())
+		time.Sleep(3 * time.Minute)
+		if got := f.objects.writes(); len(got) > before {
+			t.Errorf("loops that are switched off wrote %v", got[before:])
+		}
+		expectFound(t, trackers, apiserverscontroller.EndpointsLoop,
+			"content endpoints/default/kubernetes subsets[0].addresses[0].ip", "content endpointslices/default/kubernetes endpoints[0].addresses[0]")
+		expectFound(t, trackers, baselinecontroller.NamespacesLoop)
+		f.end(t)
+	})
+}
+
 func TestDryRun_WithoutAReadyServerNothingIsDetermined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

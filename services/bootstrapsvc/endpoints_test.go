@@ -340,6 +340,8 @@ func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing
 
 		f.resolver.set(nil, "192.0.2.8", "192.0.2.9")
 		time.Sleep(10 * time.Second)
+		f.wantPublished(t, "192.0.2.7", "192.0.2.8", "192.0.2.9") // the old one may come again
+		time.Sleep(time.Minute)
 		f.wantPublished(t, "192.0.2.8", "192.0.2.9")
 
 		f.resolver.set(errors.New("no such host"))
@@ -350,6 +352,39 @@ func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing
 		f.wantReports(t, "STATIC_ADDRESS_UNRESOLVED")
 		f.end(t)
 		f.wantPublished(t, "192.0.2.8", "192.0.2.9") // a static address stays at a stop
+	})
+}
+
+// Each answer has another part of the addresses.
+func TestEndpoints_NameWithRotatingAnswersChangesNoEndpoints(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
+		answers := [][]string{{"192.0.2.7"}, {"192.0.2.8", "192.0.2.9"}, {"192.0.2.7", "192.0.2.9"}}
+		f.resolver.set(nil, answers[0]...)
+		f.start(t)
+		defer f.end(t)
+		turn := func(n int) {
+			time.Sleep(10 * time.Second)
+			f.resolver.set(nil, answers[n%len(answers)]...)
+		}
+		for n := range 4 {
+			turn(n)
+		}
+		f.wantPublished(t, "192.0.2.7", "192.0.2.8", "192.0.2.9")
+		before := f.objects.writes()
+		for n := range 30 {
+			turn(n)
+			for range 10 { // requests between the regular lookups
+				if _, err := f.apiservers.ListServers(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if after := f.objects.writes(); !slices.Equal(before, after) {
+			t.Errorf("written %v", after[len(before):])
+		}
+		f.wantPublished(t, "192.0.2.7", "192.0.2.8", "192.0.2.9")
 	})
 }
 

@@ -666,8 +666,10 @@ func (w *watchers) watch(ctx context.Context, changed func()) {
 	}
 }
 
-// emptyCluster has no Services and no allocations, so the audit finds nothing.
+// emptyCluster has a range and neither Services nor allocations, so the audit finds nothing.
 type emptyCluster struct{}
+
+var emptyRange = []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16"}, Ready: true}}
 
 func (emptyCluster) Stores(context.Context) (allocationcontroller.Stores, error) {
 	return allocationcontroller.Stores{Present: []allocation.Store{allocation.IPAddresses}}, nil
@@ -677,7 +679,11 @@ func (emptyCluster) Identity(context.Context) (*rangestore.ClusterIdentity, erro
 
 func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.ObjectHandler) {
 	for _, kind := range kinds {
-		sink.OnChange(allocationcontroller.ObjectChange{Kind: kind, List: true})
+		change := allocationcontroller.ObjectChange{Kind: kind, List: true}
+		if kind == allocationcontroller.KindServiceCIDRs {
+			change.Put.ServiceCIDRs = emptyRange
+		}
+		sink.OnChange(change)
 	}
 	<-ctx.Done()
 }
@@ -689,8 +695,9 @@ func (emptyCluster) Services(context.Context) ([]allocation.Service, error) { re
 func (emptyCluster) IPAddress(context.Context, string) (*allocation.IPAddress, error) {
 	return nil, nil
 }
-func (emptyCluster) Create(context.Context, allocation.IPAddress) error    { return nil }
-func (emptyCluster) CanCreate(context.Context, allocation.IPAddress) error { return nil }
+func (emptyCluster) ServiceCIDRs(context.Context) ([]allocation.CIDR, error) { return emptyRange, nil }
+func (emptyCluster) Create(context.Context, allocation.IPAddress) error      { return nil }
+func (emptyCluster) CanCreate(context.Context, allocation.IPAddress) error   { return nil }
 func (emptyCluster) Relabel(context.Context, allocation.IPAddress, allocation.Guard) error {
 	return nil
 }
@@ -711,7 +718,7 @@ func (emptyRanges) Watch(ctx context.Context, sink rangestore.Handler) {
 	<-ctx.Done()
 }
 
-func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (string, error) {
+func (emptyRanges) VerifyCluster(context.Context, func(context.Context) (*rangestore.ClusterIdentity, error)) (string, error) {
 	return "", nil
 }
 

@@ -13,7 +13,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )

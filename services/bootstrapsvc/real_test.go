@@ -15,7 +15,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 

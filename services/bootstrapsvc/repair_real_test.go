@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -49,7 +50,7 @@ func TestService_BuildsTheBaselineOfAnEmptyCluster(t *testing.T) {
 		}
 		counts := map[string]int64{
 			"namespaces": 4, "apiservers": 1, "ready_apiservers": 1, "endpoint_addresses": 1, "baseline_writes": 7,
-			"open_findings": 0, "ignored_findings": 0, "pending_findings": 1, // there is no servicecidr
+			"open_findings": 0, "ignored_findings": 0, "pending_findings": 0,
 		}
 		if diff := cmp.Diff(counts, f.Counts()); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)
@@ -440,6 +441,34 @@ func TestService_ExposedServiceKeepsItsNodePort(t *testing.T) {
 		if service, err = f.objects.Service(t.Context()); err != nil || service.Spec.Type != corev1.ServiceTypeClusterIP {
 			t.Errorf("after the plan was applied, service = %+v, %v", service.Spec, err)
 		}
+	})
+}
+
+// Without a flag, a default ServiceCIDR that is being replaced says nothing about its successor.
+func TestService_GetsNoAddressOfARangeThatIsBeingReplaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.objects.keepCIDR(func(c *baseline.ServiceCIDR) { c.Object.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(time.Minute)
+		if service, err := f.objects.Service(t.Context()); service != nil || err != nil {
+			t.Errorf("service = %v, %v, want none with an address of the old range", service, err)
+		}
+		reported := func(reason baseline.Reason) bool {
+			return slices.ContainsFunc(f.baseline.Reconcilers()[1].State().Reports, func(c baseline.Change) bool { return c.Reason == reason })
+		}
+		if !reported(baseline.ClusterIPUnknown) {
+			t.Error("it is not reported that the address is unknown")
+		}
+		next := baseline.Service{ClusterIP: netip.MustParseAddr("10.2.0.1"), TargetPort: 6443}
+		f.objects.put(baseline.PlanService(next, nil)[0].Object) // as kube-apiserver creates it
+		time.Sleep(time.Minute)
+		if reported(baseline.ClusterIPDiffers) {
+			t.Error("the new address is reported, and the old one wanted")
+		}
+		f.wantPublished(t, "10.1.0.1")
 	})
 }
 

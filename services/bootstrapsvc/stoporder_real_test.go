@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
+	"github.com/trivet-dev/trivet/test/lab/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )

@@ -272,6 +272,8 @@ func (c *NodeHealthConfig) registerFlags(fs *pflag.FlagSet) {
 		"Share of not ready nodes, at least three, from which a zone is partially disrupted.")
 	fs.StringSliceVar(&c.ExcludeLabels, "disruption-exclude-labels", c.ExcludeLabels,
 		"Labels that exclude Nodes from the counts of their zone.")
+	fs.BoolVar(&c.MarkPodsOfUnreadyNodes, "mark-pods-of-unready-nodes", c.MarkPodsOfUnreadyNodes,
+		"Mark the ready Pods of a Node whose kubelet reports Ready=False as not ready, once. Upstream leaves them to the kubelet, and nothing restores the Pods of a kubelet that does not report them again.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-node-writes", c.ConcurrentWrites,
 		"Number of Nodes and pods that are written at the same time.")
 }

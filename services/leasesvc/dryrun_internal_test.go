@@ -3,6 +3,7 @@ package leasesvc
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,18 +34,19 @@ func nodeHealthOf(t *testing.T, dryRun ...string) *nodeHealth {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nodes.dryRun = func(loop string) bool { return slices.Contains(dryRun, loop) }
 	return nodes
 }
 
 // While node-health only compares, upstream sets the taints, and its taints evict at once.
 func TestDryRun_OfNodeHealthHoldsNoEvictions(t *testing.T) {
 	t.Parallel()
-	if holds := nodeHealthOf(t).taintHolds(); holds == nil || !holds.TaintHold("zone").Active() {
+	if !nodeHealthOf(t).TaintHold("zone").Active() {
 		t.Error("node-health that writes and has not judged any Node holds no evictions")
 	}
 	dry := nodeHealthOf(t, NodeHealthLoop)
-	if holds := dry.taintHolds(); holds != nil {
-		t.Errorf("node-health in dry run holds evictions: %s", holds.TaintHold("zone").Message)
+	if hold := dry.TaintHold("zone"); hold.Active() {
+		t.Errorf("node-health in dry run holds evictions: %s", hold.Message)
 	}
 	if !dry.enabled || dry.writes() {
 		t.Errorf("enabled = %v, writes = %v, want a loop that runs and does not write", dry.enabled, dry.writes())

@@ -154,6 +154,38 @@ func TestDryRun_FindsPodsThatAreNotEvictedAndWritesNothing(t *testing.T) {
 	}
 }
 
+// A hand-over of node health needs no restart.
+func TestDryRun_NodeHealthWritesWhileItIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	cfg := shadow.DefaultConfig(leasesvc.NodeHealthLoop)
+	cfg.Loops, cfg.Settle = []string{leasesvc.NodeHealthLoop}, time.Second
+	trackers, err := shadow.New(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newShadowNodeFixture(t, testkit.Cluster(t).RESTConfig(), 2, func(*leasesvc.Config) {}, trackers)
+	label := `metadata  metadata.labels["beta.kubernetes.io/os"]:  -> "linux"`
+	taint := `taint  spec.taints["node.kubernetes.io/not-ready:NoSchedule"]: {"effect":"NoSchedule","key":"node.kubernetes.io/not-ready"} -> `
+	f.awaitDifferences(trackers.Tracker(leasesvc.NodeHealthLoop), label, taint, label, taint)
+	f.service.Loops().SetSwitched([]string{leasesvc.NodeHealthLoop})
+	for _, name := range f.names {
+		f.awaitTaints(name, "example.org/gpu:NoSchedule")
+	}
+	f.service.Loops().SetSwitched(nil)
+	testkit.Eventually(t, slack, func() error {
+		for _, status := range f.service.Loops().Status() {
+			if status.Name == leasesvc.NodeHealthLoop && !status.DryRun {
+				return fmt.Errorf("the loop is switched off: %+v", status)
+			}
+		}
+		return nil
+	})
+	f.update(f.names[0], func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
+	})
+	f.awaitDifferences(trackers.Tracker(leasesvc.NodeHealthLoop), taint)
+}
+
 // update changes a Node.
 func (f *nodeFixture) update(name string, change func(*corev1.Node)) {
 	f.t.Helper()

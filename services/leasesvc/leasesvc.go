@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
@@ -85,6 +86,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.nodeHealth.evictions, s.nodeHealth.receipts = s.eviction.controller, s.Receipts
+	s.nodeHealth.dryRun = func(loop string) bool { return s.runner.DryRun(loop) }
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)
@@ -157,7 +159,7 @@ func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 
 func (s *Service) newNodeAPI(deps Deps) *nodeapi.Server {
 	return nodeapi.New(nodeapi.Config{
-		Service: ServiceName, Replica: deps.Member.ID, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled, DryRun: s.nodeHealth.shadow != nil,
+		Service: ServiceName, Replica: deps.Member.ID, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled, DryRun: func() bool { return s.nodeHealth.dryRun(NodeHealthLoop) },
 		Catalog: s.catalog, Namespace: s.nodeHealth.namespace, Excludes: s.nodeHealth.rules.Excludes,
 		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Store: s.nodeHealth.store,
 		Evictions: s.eviction,
@@ -177,6 +179,9 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.leaseAPI.Register(registrar)
 	s.nodeAPI.Register(registrar)
 }
+
+// Holders decides about calls before their messages are read.
+func (s *Service) Holders() rpcserver.HolderAccess { return s.leaseAPI }
 
 // Unvalidated returns the methods whose requests the service validates instead of the interceptor.
 func Unvalidated() []string { return api.Unvalidated() }

@@ -79,7 +79,7 @@ func (s *Service) loops() []loop.Loop {
 		},
 		{
 			Name: TaintEvictionLoop, Doc: "deletes pods from nodes whose taints they do not tolerate", Scope: loop.Leader,
-			OffByDefault: true, Stall: cacheStall, Run: s.eviction.run, Shadow: s.eviction.compare,
+			OffByDefault: true, Stall: cacheStall, Run: s.eviction.run, Shadow: s.eviction.compare, ShadowScope: loop.Leader,
 		},
 	}
 }

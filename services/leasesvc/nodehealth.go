@@ -40,11 +40,13 @@ type nodeHealth struct {
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
-	// shadow is nil unless the loop is in dry run.
+	// shadow is nil unless the loop may be in dry run.
 	shadow    *shadow.Tracker
 	decisions *decisions.Log
 	logger    *slog.Logger
-	// evictions and receipts are set before run.
+	// dryRun reports whether a loop must not write now. It, evictions and receipts are set before
+	// run.
+	dryRun    func(loop string) bool
 	evictions nodehealthcontroller.Evictions
 	receipts  func() sessioncontroller.Receipts
 }
@@ -96,6 +98,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 
 // compare is run in dry run: it gets no Writer that could write.
 func (n *nodeHealth) compare(ctx context.Context, report loop.Report) error {
+	defer n.shadow.Idle()
 	dry := shadowcontroller.New(shadowcontroller.Config{
 		Tracker: n.shadow, NodeHealth: n.controller, Snapshot: n.publisher.Snapshot,
 		Reader: n.store.Writer(), Pods: n.store.Pods, Logger: n.logger,
@@ -148,14 +151,17 @@ func (n *nodeHealth) receiverDoubt() (lasted time.Duration, doubts bool) {
 }
 
 // writes is false if upstream's controller marks and taints Nodes: the loop is off or in dry run.
-func (n *nodeHealth) writes() bool { return n.enabled && n.shadow == nil }
+func (n *nodeHealth) writes() bool { return n.enabled && !n.dryRun(NodeHealthLoop) }
 
-// taintHolds says which taints are unreliable; nil if upstream's controller sets them.
-func (n *nodeHealth) taintHolds() evictioncontroller.NodeHealth {
+var _ evictioncontroller.NodeHealth = (*nodeHealth)(nil)
+
+// TaintHold says why the taints of a zone are unreliable; those that upstream's controller sets
+// never are.
+func (n *nodeHealth) TaintHold(zone string) nodehealth.Hold {
 	if !n.writes() {
-		return nil
+		return nodehealth.Hold{}
 	}
-	return n.publisher
+	return n.publisher.TaintHold(zone)
 }
 
 // taintEviction is the loop taint-eviction. It runs on the replica that holds shard 0.
@@ -163,9 +169,10 @@ type taintEviction struct {
 	kube       kubernetes.Interface
 	controller *evictioncontroller.Controller
 	nodes      *nodeHealth
-	// shadow is nil unless the loop is in dry run.
-	shadow *shadow.Tracker
-	logger *slog.Logger
+	// shadow is nil unless the loop may be in dry run.
+	shadow    *shadow.Tracker
+	decisions *decisions.Log
+	logger    *slog.Logger
 }
 
 func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*taintEviction, error) {
@@ -173,15 +180,14 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 	if err != nil {
 		return nil, err
 	}
-	tracker, recorded := deps.Shadow.Tracker(TaintEvictionLoop), deps.Decisions
+	tracker := deps.Shadow.Tracker(TaintEvictionLoop)
 	if tracker != nil {
-		recorded = nil // what a dry run would do is no decision
 		tracker.Idle() // only the holder of shard 0 compares
 	}
 	return &taintEviction{
-		kube: deps.Kube, nodes: nodes, shadow: tracker, logger: deps.Logger,
+		kube: deps.Kube, nodes: nodes, shadow: tracker, decisions: deps.Decisions, logger: deps.Logger,
 		controller: evictioncontroller.New(evictioncontroller.Config{
-			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger, Decisions: recorded,
+			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger,
 		}),
 	}, nil
 }
@@ -194,28 +200,30 @@ func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	events := nodestore.NewEvents(ctx, e.kube, nodestore.EvictionSource)
 	defer events.Close()
 	cluster := e.cluster()
-	cluster.Writer, cluster.Events = e.nodes.store.Writer(), events
+	cluster.Writer, cluster.Events, cluster.Decisions = e.nodes.store.Writer(), events, e.decisions
 	return e.controller.Run(ctx, cluster, report)
 }
 
-// compare is run in dry run: it gets no Writer that could write.
+// compare is run in dry run: it gets no Writer that could write, and what it would do is no
+// decision.
 func (e *taintEviction) compare(ctx context.Context, report loop.Report) error {
+	defer e.shadow.Idle()
 	return shadowcontroller.NewEvictions(shadowcontroller.EvictionsConfig{
 		Tracker: e.shadow, Evictions: e.controller, Reader: e.nodes.store.Writer(), Logger: e.logger,
 	}).Run(ctx, e.cluster(), report)
 }
 
-// cluster has no Writer and no Events.
+// cluster has no Writer, Events and Decisions.
 func (e *taintEviction) cluster() evictioncontroller.Cluster {
 	return evictioncontroller.Cluster{
 		Cache:      e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
-		NodeHealth: e.nodes.taintHolds(),
+		NodeHealth: e.nodes,
 	}
 }
 
 // Pending returns the Pods that must leave a Node. running is false if this replica evicts none.
 func (e *taintEviction) Pending(node string) (pending []evictioncontroller.PendingEviction, running bool) {
-	if e.shadow != nil {
+	if e.nodes.dryRun(TaintEvictionLoop) {
 		return nil, false
 	}
 	return e.controller.Pending(node)

@@ -1,11 +1,14 @@
 package leasesvc_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -104,6 +107,60 @@ func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
 		}
 		return fmt.Errorf("no problem MARKING_SUSPENDED: %v", f.service.Problems())
 	})
+}
+
+// A known defect, which is in the limits of docs/robustness-record.md: the self-check only reads,
+// so that living nodes are marked while kube-apiserver refuses the renewals of all kubelets. This
+// test fails as soon as none is marked; it is to expect that then.
+func TestNodeHealth_RefusedRenewalsMarkLivingNodes(t *testing.T) {
+	t.Parallel()
+	f := newNodeFixture(t, 20)
+	refuseLeases(t, f)
+	refused := time.Now()
+	var marked []string
+	testkit.Eventually(t, grace+slack+relist, func() error {
+		if marked = f.unknown(f.names...); len(marked) == 0 {
+			return fmt.Errorf("no living node is marked %v after renewals were refused: expect this from now on", time.Since(refused).Round(time.Second))
+		}
+		return nil
+	})
+	time.Sleep(grace)
+	t.Logf("of %d living nodes whose renewals are refused, %d were marked within %v",
+		len(f.names), len(f.unknown(f.names...)), time.Since(refused).Round(time.Second))
+}
+
+// refuseLeases has a policy refuse all writes of Leases of the test's nodes, until the test ends.
+func refuseLeases(t *testing.T, f *nodeFixture) {
+	t.Helper()
+	policies, name, fail := f.admin.AdmissionregistrationV1(), f.ofTest, admissionv1.Fail
+	_, policyErr := policies.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: &fail,
+			MatchConstraints: &admissionv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.ofTest}},
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+					Rule:       admissionv1.Rule{APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"}},
+				}}},
+			},
+			Validations: []admissionv1.Validation{{Expression: "false", Message: "Leases are refused"}},
+		},
+	}, metav1.CreateOptions{})
+	_, bindingErr := policies.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}, metav1.CreateOptions{})
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if err := errors.Join(policies.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+			policies.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(policyErr, bindingErr); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The watches of a replica die without an error, and it finds out by itself.

@@ -133,10 +133,16 @@ func (f *nodeFixture) add(t *testing.T, name, zone string) {
 // reportReady writes the conditions of a healthy kubelet.
 func (f *nodeFixture) reportReady(t *testing.T, node *corev1.Node) {
 	t.Helper()
+	f.report(t, node, corev1.ConditionTrue)
+}
+
+// report writes the conditions of a kubelet.
+func (f *nodeFixture) report(t *testing.T, node *corev1.Node, ready corev1.ConditionStatus) {
+	t.Helper()
 	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 		status := corev1.ConditionFalse
 		if kind == corev1.NodeReady {
-			status = corev1.ConditionTrue
+			status = ready
 		}
 		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
 		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
@@ -291,6 +297,27 @@ func TestNodeHealth_SilentNodesAreMarkedUnknownAndRecover(t *testing.T) {
 		f.awaitTaints(name, "example.org/gpu:NoSchedule")
 	}
 	f.expectReady(f.names...)
+}
+
+// The kubelet of a node that is not ready lives and reports on its Pods itself. Upstream marks them
+// only with its own change of the Node from True to Unknown.
+func TestNodeHealth_PodsOfAKubeletThatReportsNotReadyAreLeftToIt(t *testing.T) {
+	t.Parallel()
+	f := newNodeFixture(t, 6)
+	pod := f.pod(f.names[0])
+	f.report(t, f.node(f.names[0]), corev1.ConditionFalse)
+	f.awaitTaints(f.names[0], "example.org/gpu:NoSchedule", "node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule")
+	time.Sleep(grace / 2) // a pass takes less than a second
+	now, err := f.admin.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(pod.Status.Conditions, now.Status.Conditions); diff != "" {
+		t.Errorf("conditions of the pod while its kubelet lives (-want +got):\n%s", diff)
+	}
+	f.silence(f.names[0])
+	f.awaitUnknown(f.names[0])
+	f.awaitPodNotReady(pod)
 }
 
 // pod creates a ready pod on a node.

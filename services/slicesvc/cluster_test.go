@@ -18,6 +18,7 @@ import (
 	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -108,6 +109,77 @@ func TestCluster_HeadlessServiceWithHostnames(t *testing.T) {
 	f.expect("IPv4 none: web-0 10.1.0.1 db zone-a RS")
 	if _, labelled := f.slices()[0].Labels[corev1.IsHeadlessService]; !labelled {
 		t.Errorf("labels are %v, want %s", f.slices()[0].Labels, corev1.IsHeadlessService)
+	}
+}
+
+// kube-proxy ignores slices with the label of headless Services.
+func TestCluster_HeadlessServiceGetsAnAddress(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service(func(service *corev1.Service) { service.Spec.ClusterIP = corev1.ClusterIPNone })
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	f.updateService(func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "elsewhere.example.com"
+		service.Spec.ClusterIP, service.Spec.ClusterIPs = "", nil
+	})
+	f.updateService(func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeClusterIP, ""
+	})
+	testkit.Eventually(t, testTimeout, func() error {
+		for _, slice := range f.slices() {
+			if _, labelled := slice.Labels[corev1.IsHeadlessService]; labelled {
+				return fmt.Errorf("slice %s has the label of headless Services", slice.Name)
+			}
+		}
+		return nil
+	})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+}
+
+// kubectl delete --cascade=orphan: the garbage collector, which the test plays, removes the owner
+// of the slices and then the finalizer of the Service. The slices stay if the watch of Services
+// shows the deletion first. If it is late, a slice without an owner is a slice of another one, and
+// is replaced, as upstream replaces it in both orders.
+func TestCluster_OrphanedSlicesStay(t *testing.T) {
+	for name, late := range map[string]bool{"the Service is seen first": false, "the slice is seen first": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+			f := newFixtureOn(t, proxy.RESTConfig())
+			node := f.node("a", "zone-a")
+			uid := f.service().UID
+			f.pod("web-0", node, []string{"10.1.0.1"})
+			const want = "IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS"
+			f.expect(want)
+			slice := f.slices()[0]
+			if late {
+				defer proxy.HoldEvents(faultproxy.Resource("services", "watch"))()
+			}
+			orphan := metav1.DeletePropagationOrphan
+			f.must(f.clients.CoreV1().Services(f.namespace).Delete(f.ctx(), "web", metav1.DeleteOptions{PropagationPolicy: &orphan}))
+			_, err := f.patch(f.ctx(), &slice, `{"metadata":{"ownerReferences":null}}`)
+			f.must(err)
+			if late {
+				testkit.Eventually(t, testTimeout, func() error {
+					left := f.slices()
+					if diff := gocmp.Diff([]string{want}, describe(left)); diff != "" || left[0].UID == slice.UID || len(left[0].OwnerReferences) != 1 || left[0].OwnerReferences[0].UID != uid {
+						return fmt.Errorf("slices are %+v, want one of the Service instead of the orphan", left)
+					}
+					return nil
+				})
+				return
+			}
+			time.Sleep(2 * time.Second)
+			f.updateService(func(service *corev1.Service) { service.Finalizers = nil })
+			time.Sleep(time.Second)
+			left, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx(), slice.Name, metav1.GetOptions{})
+			f.must(err)
+			if left.UID != slice.UID || left.DeletionTimestamp != nil {
+				t.Errorf("the orphaned slice is %+v", left.ObjectMeta)
+			}
+		})
 	}
 }
 

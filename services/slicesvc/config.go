@@ -53,8 +53,28 @@ type Config struct {
 	// CleanUpSelectorless deletes the slices of a Service that has lost its selector or has become
 	// ExternalName.
 	CleanUpSelectorless bool
+	// Compaction tells whether endpoints move so that a Service has fewer slices.
+	Compaction Compaction
 	// Mirroring configures the loop endpointslice-mirroring.
 	Mirroring Mirroring
+}
+
+// Compaction is a value of --compaction.
+type Compaction string
+
+const (
+	// CompactionOff moves no endpoint, as kube-controller-manager.
+	CompactionOff Compaction = "off"
+	// CompactionIdle moves endpoints of Services that do not change.
+	CompactionIdle Compaction = "idle"
+)
+
+// after returns how long a Service must be quiet before it is compacted; 0 for never.
+func (c Compaction) after() time.Duration {
+	if c == CompactionIdle {
+		return compactAfter
+	}
+	return 0
 }
 
 // Mirroring is the configuration of the loop that mirrors Endpoints. Its flags have upstream's
@@ -79,6 +99,7 @@ func DefaultConfig() Config {
 		MaxEndpointsPerSlice:   100,
 		ConcurrentServiceSyncs: 5,
 		ManagedBy:              UpstreamManagedBy,
+		Compaction:             CompactionOff,
 		Mirroring:              Mirroring{ConcurrentSyncs: 5, MaxEndpointsPerSubset: maxEndpointsPerSlice},
 	}
 }
@@ -88,7 +109,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Shards, "shards", c.Shards,
 		"Number of shards into which Services are divided among the replicas, 1 to 4096. If replicas differ, those that agree with the oldest replica work. The others wait until those are gone.")
 	fs.IntVar(&c.MaxEndpointsPerSlice, "max-endpoints-per-slice", c.MaxEndpointsPerSlice,
-		"Maximum number of endpoints in one EndpointSlice, 1 to 1000. A lower value rewrites the slices that are fuller.")
+		"Maximum number of endpoints in one EndpointSlice, 1 to 1000. After a lower value, fuller slices keep their endpoints and take no new ones.")
 	fs.IntVar(&c.ConcurrentServiceSyncs, syncsFlag, c.ConcurrentServiceSyncs,
 		"Number of Services that this replica syncs at the same time, over all its shards, 1 to 50.")
 	addFormerName(fs, syncsFlag, formerSyncsFlag)
@@ -96,6 +117,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"How long the first change of a Service's Pods waits for more changes, up to 1m. With 0 the period follows the load: no wait when there are few changes, else up to 1s.")
 	fs.BoolVar(&c.CleanUpSelectorless, "cleanup-selectorless", c.CleanUpSelectorless,
 		"Delete the EndpointSlices of a Service that has lost its selector or has become ExternalName. Without this flag they stay, as with kube-controller-manager.")
+	fs.StringVar((*string)(&c.Compaction), "compaction", string(c.Compaction),
+		"Whether endpoints move so that a Service has fewer EndpointSlices: off, as with kube-controller-manager, or idle, for Services without changes. docs/slices.md names the clients for which idle is safe.")
 	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
 		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that slicesvc writes. With the default, slices of kube-controller-manager are adopted; "+
 			"its own controller must then be off (--controllers=*,-endpointslice-controller).")
@@ -169,6 +192,9 @@ func (c *Config) Validate() []error {
 	}
 	if c.UpdatesBatchPeriod < 0 || c.UpdatesBatchPeriod > maxBatchPeriod {
 		problems = append(problems, fmt.Errorf("--endpointslice-updates-batch-period is %v, must be 0 to %v", c.UpdatesBatchPeriod, maxBatchPeriod))
+	}
+	if c.Compaction != CompactionOff && c.Compaction != CompactionIdle {
+		problems = append(problems, fmt.Errorf("--compaction is %q, must be %s or %s", c.Compaction, CompactionOff, CompactionIdle))
 	}
 	problems = append(problems, c.Mirroring.validate()...)
 	return append(problems, checkManagedBy(c.ManagedBy)...)

@@ -31,6 +31,7 @@ func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 		"endpointslice-updates-batch-period":           "0s",
 		"managed-by":                                   "endpointslice-controller.k8s.io",
 		"cleanup-selectorless":                         "false",
+		"compaction":                                   "off",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -79,12 +80,20 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 	}{
 		"all at once": {
 			cfg: slicesvc.Config{ManagedBy: "not a label"},
-			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-endpoint-syncs is 0",
+			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-endpoint-syncs is 0", `--compaction is ""`,
 				"--mirroring-concurrent-service-endpoint-syncs is 0", "--mirroring-max-endpoints-per-subset is 0", `--managed-by is "not a label"`},
+		},
+		"no such compaction": {
+			cfg: func() slicesvc.Config {
+				cfg := slicesvc.DefaultConfig()
+				cfg.Compaction = "always"
+				return cfg
+			}(),
+			want: []string{`--compaction is "always"`},
 		},
 		"above the bounds": {
 			cfg: slicesvc.Config{
-				Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second,
+				Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second, Compaction: slicesvc.CompactionIdle,
 				Mirroring: slicesvc.Mirroring{ConcurrentSyncs: 51, MaxEndpointsPerSubset: 1001, UpdatesBatchPeriod: 61 * time.Second},
 			},
 			want: []string{
@@ -104,7 +113,7 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 		},
 		"the bounds": {
 			cfg: slicesvc.Config{
-				Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x",
+				Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x", Compaction: slicesvc.CompactionOff,
 				Mirroring: slicesvc.Mirroring{ConcurrentSyncs: 50, MaxEndpointsPerSubset: 1000, UpdatesBatchPeriod: time.Minute, Spill: true},
 			},
 		},

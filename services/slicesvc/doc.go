@@ -4,11 +4,11 @@
 // endpointslice-mirroring controller.
 //
 // Promise: once changes stop, every such Service has the endpoints that the upstream controller
-// would give it, in no more slices. A slice has one address family and one set of ports, and is
-// owned by the Service and labelled like it. A family without endpoints has one empty slice. A
-// change causes a sync of the Services that it concerns, and of no others. Slices that upstream
-// left behind, under the same managed-by label, are adopted as they are. Slices of a Service that
-// is quiet are compacted.
+// would give it. An endpoint stays in its slice. A slice has one address family and one set of
+// ports, and is owned by the Service and labelled like it. A family without endpoints has one empty
+// slice. A change causes a sync of the Services that it concerns, and of no others. Slices that
+// upstream left behind, under the same managed-by label, are adopted as they are. With
+// --compaction=idle, slices of a Service that is quiet are compacted.
 //
 // Mirroring: the Endpoints object of a Service without a selector has the slices that the upstream
 // controller would give it, unless the label endpointslice.kubernetes.io/skip-mirror or the
@@ -36,8 +36,9 @@
 // last leader.
 //
 // Owned in Kubernetes: EndpointSlices with the managed-by label: labels, endpoints, ports, the
-// annotation endpoints.kubernetes.io/last-change-trigger-time; of mirrored slices also the
-// annotations of the Endpoints object. Owned in etcd: the terms of this service.
+// annotations endpoints.kubernetes.io/last-change-trigger-time and trivet.dev/took-endpoints; of
+// mirrored slices also the annotations of the Endpoints object. Owned in etcd: the terms of this
+// service.
 //
 // Not done: slices of a Service that is ExternalName or has lost its selector stay as they are,
 // unless --cleanup-selectorless is set. Then they are deleted, but if the Service's Endpoints are

@@ -12,22 +12,29 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
-// refusingWriter is the Writer of a loop in dry run. The loop calls no Writer, and its context
-// carries no term, so that the transport refuses its writes, too.
-type refusingWriter struct{ loop string }
-
-var _ slicecontroller.Writer = refusingWriter{}
-
-func (w refusingWriter) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	return nil, fmt.Errorf("%s endpointslice %s/%s: loop %s is in dry run", change.Verb, change.Slice.Namespace, change.Slice.Name, w.loop)
+// modeWriter refuses the writes of a loop in dry run. Such a loop calls no Writer, and its context
+// carries no term, so that the transport refuses its writes, too. A loop that is switched off
+// writes nothing from then on, also before its run has returned.
+type modeWriter struct {
+	slicecontroller.Writer
+	loop   string
+	dryRun func(loop string) bool
 }
 
-// withShadow adds the dry run to a loop. In dry run one Run compares all shards that this replica
-// holds, outside of their terms.
+func (w modeWriter) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	if w.dryRun(w.loop) {
+		return nil, fmt.Errorf("%s endpointslice %s/%s: loop %s is in dry run", change.Verb, change.Slice.Namespace, change.Slice.Name, w.loop)
+	}
+	return w.Writer.Write(ctx, change)
+}
+
+// withShadow adds the dry run to a loop: one run compares all shards that this replica holds,
+// outside of their terms.
 func (s *Service) withShadow(l loop.Loop, compare func(context.Context, loop.Report) error) loop.Loop {
-	l.Shadow = compare
-	if s.shadow.Tracker(l.Name) != nil {
-		l.Scope = loop.Always
+	l.ShadowScope = loop.Always
+	l.Shadow = func(ctx context.Context, report loop.Report) error {
+		defer s.shadow.Tracker(l.Name).Idle()
+		return compare(ctx, report)
 	}
 	return l
 }

@@ -3,7 +3,9 @@ package slicesvc_test
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -34,10 +37,19 @@ type dryRun struct {
 
 func newDryRun(t *testing.T, namespace string) *dryRun {
 	t.Helper()
-	d := &dryRun{writes: &testkit.RefusedWrites{}}
+	refused := &testkit.RefusedWrites{}
+	d := runDryRun(t, namespace, refused.Wrap)
+	d.writes = refused
+	return d
+}
+
+// runDryRun is newDryRun on a transport of the caller's.
+func runDryRun(t *testing.T, namespace string, wrap transport.WrapperFunc) *dryRun {
+	t.Helper()
+	d := &dryRun{}
 	config := testkit.Cluster(t).RESTConfig()
 	config.WarningHandler = rest.NoWarnings{}
-	config.Wrap(d.writes.Wrap)
+	config.Wrap(wrap)
 	clients, err := slicesvc.Connect(kubeconn.Fence(testkit.ObjectsOf(config, namespace)))
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +131,60 @@ func TestDryRun_FindsWhatIsSpoiledAndWritesNothing(t *testing.T) {
 		"missing of services/"+f.namespace+`/web by : endpoints["10.1.0.1 web-0"] endpoints["10.1.0.2 web-1"] endpoints["10.1.0.3 web-2"]`)
 
 	d.expectNothingWritten(t, f.namespace)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// A hand-over needs no restart: the loop in dry run writes under its terms as soon as it is
+// switched on, and compares again after it is switched off.
+func TestDryRun_WritesWhileItIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.stop() // nothing else writes
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	var writes atomic.Int64
+	d := runDryRun(t, f.namespace, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method != http.MethodGet {
+				writes.Add(1)
+			}
+			return next.RoundTrip(request)
+		})
+	})
+	d.await(t, slicesvc.LoopName, f.namespace, "missing of services/"+f.namespace+`/web by : endpoints["10.1.0.1 web-0"]`)
+	if n := writes.Load(); n > 0 {
+		t.Errorf("a dry run wrote %d times", n)
+	}
+
+	loops := d.service.Loops()
+	loops.SetSwitched([]string{slicesvc.LoopName})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	f.pod("web-1", node, []string{"10.1.0.2"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+	if found := d.trackers.Tracker(slicesvc.LoopName).Comparison(1); !found.Idle {
+		t.Errorf("a loop that writes compares, too: %+v", found)
+	}
+
+	loops.SetSwitched(nil)
+	testkit.Eventually(t, testTimeout, func() error {
+		for _, status := range loops.Status() {
+			if status.Name == slicesvc.LoopName && !status.DryRun {
+				return fmt.Errorf("the loop is switched off: %+v", status)
+			}
+		}
+		return nil
+	})
+	before := writes.Load()
+	f.status("web-1", unready)
+	d.await(t, slicesvc.LoopName, f.namespace,
+		"content of services/"+f.namespace+`/web by Go-http-client: endpoints["10.1.0.2 web-1"].conditions.ready endpoints["10.1.0.2 web-1"].conditions.serving`)
+	if n := writes.Load(); n > before {
+		t.Errorf("a loop that is switched off wrote %d times", n-before)
+	}
 }
 
 func TestDryRun_FindsEndpointsThatAreNotMirroredAndWritesNothing(t *testing.T) {

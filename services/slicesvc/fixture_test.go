@@ -40,6 +40,7 @@ type fixture struct {
 	candidate *termtest.Candidate
 	client    slicev1.SliceServiceClient
 	tracer    tracing.Tracer
+	config    slicesvc.Config
 	stop      func()
 }
 
@@ -55,14 +56,17 @@ func newFixtureOn(t *testing.T, config *rest.Config) *fixture {
 	return newTracedFixture(t, config, tracing.Tracer{})
 }
 
-func newTracedFixture(t *testing.T, config *rest.Config, tracer tracing.Tracer) *fixture {
+func newTracedFixture(t *testing.T, config *rest.Config, tracer tracing.Tracer, changes ...func(*slicesvc.Config)) *fixture {
 	t.Helper()
 	config.WarningHandler = rest.NoWarnings{}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients), tracer: tracer}
+	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients), tracer: tracer, config: slicesvc.DefaultConfig()}
+	for _, change := range changes {
+		change(&f.config)
+	}
 	f.startService(config)
 	return f
 }
@@ -83,7 +87,7 @@ func (f *fixture) startService(config *rest.Config) {
 		Logger:     slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}
-	_, f.client, f.stop = run(f.t, deps)
+	_, f.client, f.stop = runWith(f.t, f.config, deps)
 	ready(f.t, deps)
 }
 

@@ -34,13 +34,9 @@ type mirrors struct {
 
 // newMirrors makes the watches watch Endpoints. It needs the controller of Services for their
 // cache.
-func newMirrors(cfg Config, deps Deps, watches *kube.Watches, services *slicecontroller.Controller) (*mirrors, error) {
+func newMirrors(cfg Config, deps Deps, watches *kube.Watches, services *slicecontroller.Controller, dryRun func(loop string) bool) (*mirrors, error) {
 	slices := kube.NewSliceClient(deps.Kube.Slices, mirror.ManagedBy)
 	m := &mirrors{services: services}
-	writer := slicecontroller.Writer(slices)
-	if deps.Shadow.Tracker(MirrorLoopName) != nil {
-		writer = refusingWriter{loop: MirrorLoopName}
-	}
 	var err error
 	m.controller, err = mirrorcontroller.New(mirrorcontroller.Config{
 		Shards:          cfg.Shards,
@@ -48,7 +44,7 @@ func newMirrors(cfg Config, deps Deps, watches *kube.Watches, services *slicecon
 		Limits:          mirror.Limits{PerSubset: cfg.Mirroring.MaxEndpointsPerSubset, Spill: cfg.Mirroring.Spill},
 		SliceEventDelay: cfg.Mirroring.UpdatesBatchPeriod,
 	}, mirrorcontroller.Deps{
-		Writer:    writer,
+		Writer:    modeWriter{Writer: slices, loop: MirrorLoopName, dryRun: dryRun},
 		Reader:    slices,
 		Watches:   watches.MirrorInputs(),
 		Services:  services,

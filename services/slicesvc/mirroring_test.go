@@ -1,7 +1,6 @@
 package slicesvc_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -235,52 +233,32 @@ func TestMirroring_RefusedSlices(t *testing.T) {
 	f.expectMirrors("6060 10.1.0.6", "8080 10.1.0.4")
 }
 
+// Annotations of another writer and those of the Endpoints object may be too large together for one
+// slice. The slice follows the addresses nevertheless.
+func TestMirroring_TooManyAnnotations(t *testing.T) {
+	t.Parallel()
+	f := newMirrorFixture(t)
+	f.service(withoutSelector)
+	f.endpoints(map[int32][]string{8080: {"10.1.0.1"}})
+	slice := f.expectMirrors("8080 10.1.0.1")[0]
+	_, err := f.patch(f.ctx(), &slice, `{"metadata":{"annotations":{"example.com/other":%q}}}`, strings.Repeat("x", 200<<10))
+	f.must(err)
+	f.updateEndpoints(func(object *corev1.Endpoints) {
+		object.Annotations = map[string]string{"example.com/large": strings.Repeat("y", 100<<10)}
+		setSubsets(object, map[int32][]string{8080: {"10.1.0.2"}})
+	})
+	written := f.expectMirrors("8080 10.1.0.2")[0]
+	if _, mirrored := written.Annotations["example.com/large"]; !mirrored || written.UID != slice.UID {
+		t.Errorf("the slice has %d annotations, want that of the Endpoints object", len(written.Annotations))
+	}
+}
+
 // refusePort makes kube-apiserver refuse slices of the namespace with a port.
 func (f *mirrorFixture) refusePort(port int32) {
 	f.t.Helper()
-	policies := f.clients.AdmissionregistrationV1()
-	name, fail := f.namespace, admissionv1.Fail
-	_, err := policies.ValidatingAdmissionPolicies().Create(f.ctx(), &admissionv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: &fail,
-			MatchConstraints: &admissionv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace}},
-				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-					Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-					Rule:       admissionv1.Rule{APIGroups: []string{"discovery.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"endpointslices"}},
-				}}},
-			},
-			Validations: []admissionv1.Validation{{
-				Expression: fmt.Sprintf("!object.ports.exists(p, p.port == %d)", port), Message: fmt.Sprintf("port %d is refused", port),
-			}},
-		},
-	}, metav1.CreateOptions{})
-	f.must(err)
-	_, err = policies.ValidatingAdmissionPolicyBindings().Create(f.ctx(), &admissionv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
-	}, metav1.CreateOptions{})
-	f.must(err)
-	f.t.Cleanup(func() {
-		ctx := context.Background()
-		err := errors.Join(policies.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
-			policies.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
-		if err != nil {
-			f.t.Errorf("delete the policy: %v", err)
-		}
-	})
-	testkit.Eventually(f.t, testTimeout, func() error {
-		_, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx(), &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: "probe"},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Port: &port}},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil {
-			return errors.New("the policy is not in force")
-		}
-		return nil
-	})
+	probe := probeSlice(discoveryv1.AddressTypeIPv4)
+	probe.Ports = []discoveryv1.EndpointPort{{Port: &port}}
+	f.refuseSlices(fmt.Sprintf("!object.ports.exists(p, p.port == %d)", port), fmt.Sprintf("port %d is refused", port), probe)
 }
 
 // Promise 10: when a selector goes, the slices of the Pods stay until the mirrored ones are

@@ -129,13 +129,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{leadership: deps.Leadership, shadow: deps.Shadow, logger: deps.Logger}
-	selectorsDry, mirroringDry := deps.Shadow.Tracker(LoopName) != nil, deps.Shadow.Tracker(MirrorLoopName) != nil
+	selectors = selectors || deps.Shadow.Tracker(LoopName) != nil
+	mirroring = mirroring || deps.Shadow.Tracker(MirrorLoopName) != nil
 	slices := kube.NewSliceClient(deps.Kube.Slices, cfg.ManagedBy)
 	s.watches = kube.NewWatches(deps.Kube.Objects, cfg.WatchSilenceLimit, deps.Logger)
-	writer := slicecontroller.Writer(slices)
-	if selectorsDry {
-		writer = refusingWriter{loop: LoopName}
-	}
 	s.controller, err = slicecontroller.New(slicecontroller.Config{
 		ManagedBy:             cfg.ManagedBy,
 		Shards:                cfg.Shards,
@@ -143,11 +140,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Workers:               cfg.ConcurrentServiceSyncs,
 		DeleteUnmanagedSlices: cfg.CleanUpSelectorless,
 		MayDeleteUnmanaged: func(key slicecontroller.Key) bool {
-			return s.mirrors == nil || mirroringDry || s.mirrors.controller.Written(key) // a dry run writes no mirrored slices to wait for
+			return s.mirrors == nil || s.dryRun(MirrorLoopName) || s.mirrors.controller.Written(key) // a dry run writes no mirrored slices to wait for
 		},
-		CompactAfter: compactAfter,
+		CompactAfter: cfg.Compaction.after(),
 	}, slicecontroller.Deps{
-		Writer:  writer,
+		Writer:  modeWriter{Writer: slices, loop: LoopName, dryRun: s.dryRun},
 		Reader:  slices,
 		Watches: s.watches.Inputs(),
 		Batcher: slicecontroller.NewLoadBatcher(cfg.UpdatesBatchPeriod, cfg.ConcurrentServiceSyncs),
@@ -161,8 +158,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mirroring || mirroringDry {
-		if s.mirrors, err = newMirrors(cfg, deps, s.watches, s.controller); err != nil {
+	if mirroring {
+		if s.mirrors, err = newMirrors(cfg, deps, s.watches, s.controller, s.dryRun); err != nil {
 			return nil, err
 		}
 	}
@@ -170,10 +167,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		ReplicaID:            deps.Member.ID,
 		Controller:           s.controller,
 		Leadership:           deps.Leadership,
-		SelectorLoopOff:      !selectors || selectorsDry,
-		MirrorLoopOff:        mirroringDry,
-		SelectorDryRun:       selectorsDry,
-		MirrorDryRun:         mirroringDry,
+		SelectorLoopOff:      !selectors,
+		SelectorDryRun:       func() bool { return s.dryRun(LoopName) },
+		MirrorDryRun:         func() bool { return s.dryRun(MirrorLoopName) },
 		CheckCaches:          s.watches.CheckSlices,
 		Caches:               s.watches.Status,
 		MaxEndpointsPerSlice: cfg.MaxEndpointsPerSlice,
@@ -193,13 +189,21 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Ready != nil {
-		check := s.watches.Check
-		if mirroringDry {
-			check = s.watches.CheckSlices // a role that lacks the rights of mirroring stops only its dry run
-		}
-		deps.Ready.AddWithDetail("caches", check, s.watches.Detail)
+		deps.Ready.AddWithDetail("caches", s.checkCaches, s.watches.Detail)
 	}
 	return s, registerWatches(deps.Metrics, s.watches)
+}
+
+// dryRun reports whether a loop must not write now.
+func (s *Service) dryRun(loop string) bool { return s.runner.DryRun(loop) }
+
+// checkCaches leaves out the Endpoints of a dry run: a role that lacks the rights of mirroring
+// stops only that.
+func (s *Service) checkCaches() error {
+	if s.dryRun(MirrorLoopName) {
+		return s.watches.CheckSlices()
+	}
+	return s.watches.Check()
 }
 
 // checkEndpoints returns nil once the cache has every Endpoints object.

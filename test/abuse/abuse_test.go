@@ -182,7 +182,7 @@ const quiet = "quiet"
 // plan returns the attacks in order.
 func plan() []string {
 	all := []string{
-		"rapid reset", "continuation flood", "ping flood", "settings flood", "stalled handshakes", "stalled headers", "stalled bodies", "handshakes",
+		"rapid reset", "continuation flood", "ping flood", "settings flood", "stalled handshakes", "stalled headers", "stalled bodies", "large messages", "handshakes",
 	}
 	switch {
 	case *only != "":

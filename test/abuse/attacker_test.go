@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -219,6 +220,20 @@ var attacks = map[string]attackWay{
 		}
 		return number < 98, f.WriteData(stream, false, []byte{0, 0, 0}) // a part of the prefix of a message
 	}},
+	"large messages": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
+		stream := 2*number + 1
+		if err := f.WriteHeaders(callframe.Headers(stream, serverName, leasev1.HeartbeatService_Heartbeat_FullMethodName)); err != nil {
+			return false, err
+		}
+		for rest := manyBeats; len(rest) > 0; {
+			n := min(len(rest), 16<<10)
+			if err := f.WriteData(stream, n == len(rest), rest[:n]); err != nil {
+				return false, err
+			}
+			rest = rest[n:]
+		}
+		return true, nil
+	}},
 	"handshakes": {pause: 0},
 	// The neighbour computes and sends nothing.
 	neighbour: {busy: true},
@@ -226,6 +241,12 @@ var attacks = map[string]attackWay{
 
 // neighbour is not an attack. It shows what the processors of one machine share.
 const neighbour = "busy neighbour"
+
+// manyBeats is a message of 60,000 beats without content, as large as fits the window of a stream.
+var manyBeats = func() []byte {
+	message := bytes.Repeat([]byte{0x0a, 0x02, 0x0a, 0x00}, 60_000)
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+}()
 
 // padding is a part of a header block: a literal field without indexing.
 var padding = func() []byte {

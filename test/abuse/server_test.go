@@ -42,7 +42,7 @@ func serve() error {
 	server, err := rpcserver.New(cfg, rpcserver.Deps{
 		Logger: slog.New(slog.DiscardHandler), Authenticator: authn.New(authn.Config{}), Authorizer: authz.New(nil),
 		Quota: quotas, Connections: connections,
-		Unvalidated: []string{leasev1.HeartbeatService_Heartbeat_FullMethodName, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName},
+		Unvalidated: []string{leasev1.HeartbeatService_StreamHeartbeats_FullMethodName},
 	})
 	if err != nil {
 		return err

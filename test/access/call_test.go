@@ -102,6 +102,7 @@ func requestOf(t testing.TB, m method) proto.Message {
 		"GetLease":             `{"name": "namespaces/` + tenantNamespace + `/leases/none"}`,
 		"GetNodeHealth":        `{"name": "nodes/` + ownNode + `"}`,
 		"ExplainNodeHealth":    `{"name": "nodes/` + ownNode + `"}`,
+		"SwitchLoop":           `{"name": "loops/none", "service": "none"}`,
 		"ServerReflectionInfo": `{"listServices": ""}`,
 	}
 	text, given := byName[string(m.descriptor.Name())]

@@ -41,6 +41,7 @@ var kinds = map[string]kind{
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      reflection,
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": reflection,
 
+	"/trivet.shadow.v1.ShadowService/SwitchLoop":             change,
 	"/trivet.bootstrap.v1.BaselineService/ReconcileBaseline": change,
 	"/trivet.bootstrap.v1.FindingService/AuditAllocations":   change,
 	"/trivet.bootstrap.v1.FindingService/IgnoreFinding":      change,

@@ -36,7 +36,7 @@ const (
 	installSection  = "## Helm, with your etcd"
 	home            = "/root" // of the machine at which a person types
 	workFolder      = home + "/trivet"
-	upgradeCommand  = "helm upgrade trivet dist/trivet-*.tgz -n trivet-system -f values.yaml --wait"
+	upgradeCommand  = "helm upgrade trivet dist/trivet-0.1.0.tgz -n trivet-system -f values.yaml --wait"
 )
 
 // installation is that of the bare cluster, once in a run.
@@ -87,7 +87,7 @@ func (f *fixture) equipPerson() error {
 	copied := map[string]string{
 		filepath.Join(*arguments.binaries, "trivet"): home + "/bin/trivet",
 		"../../.tools/bin/helm":                      home + "/bin/helm",
-		newest(charts):                               workFolder + "/dist/" + filepath.Base(newest(charts)),
+		newest(charts):                               workFolder + "/dist/trivet-0.1.0.tgz", // as the document has it
 		"../../deploy/base/namespace.yaml":           workFolder + "/deploy/base/namespace.yaml",
 	}
 	var problems []error

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,26 +68,37 @@ func (f *fixture) migrate(t *testing.T, arguments string, actions map[int]func(t
 	}
 	writer.Close()
 	m := migration{asked: map[int]time.Time{}, proven: map[int]time.Time{}}
-	for lines := bufio.NewScanner(reader); lines.Scan(); {
-		t.Logf("%8s  %s", milliseconds(time.Since(began)), lines.Text())
-		if found := provenStep.FindStringSubmatch(lines.Text()); found != nil {
-			step, _ := strconv.Atoi(found[1])
-			m.proven[step] = time.Now()
-		}
-		found := askedStep.FindStringSubmatch(lines.Text())
-		if found == nil {
-			continue
-		}
-		step, _ := strconv.Atoi(found[1])
-		if !m.asked[step].IsZero() {
-			continue
-		}
-		m.asked[step] = time.Now()
-		if act := actions[step]; act != nil {
-			act(t, found[2])
-		}
+	type asked struct {
+		step   int
+		change string
 	}
-	_, _ = io.Copy(io.Discard, reader)
+	steps := make(chan asked, len(actions)+1)
+	go func() { // a change takes time, and the command does not wait for its end
+		defer close(steps)
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			t.Logf("%8s  %s", milliseconds(time.Since(began)), lines.Text())
+			if found := provenStep.FindStringSubmatch(lines.Text()); found != nil {
+				step, _ := strconv.Atoi(found[1])
+				m.proven[step] = time.Now()
+			}
+			found := askedStep.FindStringSubmatch(lines.Text())
+			if found == nil {
+				continue
+			}
+			step, _ := strconv.Atoi(found[1])
+			if !m.asked[step].IsZero() {
+				continue
+			}
+			m.asked[step] = time.Now()
+			if actions[step] != nil {
+				steps <- asked{step: step, change: found[2]}
+			}
+		}
+		_, _ = io.Copy(io.Discard, reader)
+	}()
+	for s := range steps { // until the command has ended
+		actions[s.step](t, s.change)
+	}
 	if err := command.Wait(); err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -109,24 +121,23 @@ func (f *fixture) changeManager(t *testing.T, change string) {
 	f.editPod(t, found[1], managerPod, "--controllers", found[2])
 }
 
-// slicesvc takes over EndpointSlices, is upgraded and rolled back, and gives them back, under load.
+// slicesvc in dry run takes over EndpointSlices by its switch, is upgraded and rolled back, and
+// gives them back, under load.
 func TestInstalled_MigrateSlicesUpgradeAndRollBack(t *testing.T) {
 	f := bareCluster(t)
-	const whole = "servers.slicesvc.loops="
+	dryRun := []string{"servers.slicesvc.loops=", "servers.slicesvc.dryRun={endpointslices}"}
+	f.upgrade(t, dryRun...)
 	t.Run("to trivet", func(t *testing.T) {
 		l := f.load(t, "slices-there")
 		began := time.Now()
-		m := f.migrate(t, "slices --to trivet", map[int]func(*testing.T, string){
-			1: f.changeManager,
-			2: func(t *testing.T, _ string) { f.upgrade(t, whole) },
-		})
-		figure(t, "no program writes slices, from the first change to the proof of the second", milliseconds(m.gap(1, 2)), "-")
+		m := f.migrate(t, "slices --to trivet", map[int]func(*testing.T, string){1: f.changeManager})
+		figure(t, "no program writes slices, from the change of kube-controller-manager to the proof of the switch", milliseconds(m.gap(1, 2)), "-")
 		l.check(t, began, "slices to trivet", m.gap(1, 2)+sliceBound)
 	})
 	t.Run("upgrade and rollback", func(t *testing.T) {
 		l := f.load(t, "upgraded")
 		began := time.Now()
-		f.upgrade(t, whole, "log.level=debug", "servers.slicesvc.flags.max-endpoints-per-slice=50")
+		f.upgrade(t, append(slices.Clone(dryRun), "log.level=debug", "servers.slicesvc.flags.max-endpoints-per-slice=50")...)
 		upgraded := time.Now()
 		figure(t, "helm upgrade, all Pods replaced", milliseconds(upgraded.Sub(began)), "-")
 		f.run(t, "helm rollback trivet -n trivet-system --wait")
@@ -137,14 +148,12 @@ func TestInstalled_MigrateSlicesUpgradeAndRollBack(t *testing.T) {
 	t.Run("to upstream", func(t *testing.T) {
 		l := f.load(t, "slices-back")
 		began := time.Now()
-		m := f.migrate(t, "slices --to upstream", map[int]func(*testing.T, string){
-			1: func(t *testing.T, _ string) { f.upgrade(t) },
-			2: f.changeManager,
-		})
+		m := f.migrate(t, "slices --to upstream", map[int]func(*testing.T, string){2: f.changeManager})
 		figure(t, "no program writes slices, on the way back", milliseconds(m.gap(1, 2)), "-")
 		l.check(t, began, "slices to upstream", m.gap(1, 2)+sliceBound)
 	})
 	f.checkNoProbeService(t)
+	f.upgrade(t)
 }
 
 // leasesvc judges nodes, and gives that back.
@@ -256,7 +265,7 @@ func (h *endpointHistory) checkPublished(t *testing.T, then time.Time) {
 // writeSidecars gives bootstrapsvc its files and its manifest on each control-plane machine.
 func (f *fixture) writeSidecars(t *testing.T, values ...string) {
 	t.Helper()
-	line := "helm template trivet dist/trivet-*.tgz -n trivet-system -f values.yaml --set staticPods.print=true --show-only templates/static-pods/bootstrapsvc.yaml"
+	line := "helm template trivet dist/trivet-0.1.0.tgz -n trivet-system -f values.yaml --set staticPods.print=true --show-only templates/static-pods/bootstrapsvc.yaml"
 	for _, value := range values {
 		line += " --set '" + value + "'"
 	}
@@ -314,8 +323,8 @@ func (f *fixture) writeSidecarFiles(t *testing.T, name string) {
 	for key, text := range trust.Data {
 		write("trust/"+key, []byte(text))
 	}
-	for key, content := range secret("trivet-etcd") {
-		write("etcd/"+key, content)
+	for key, content := range secret("trivet-bootstrapsvc-etcd") {
+		write("etcd/bootstrapsvc/"+key, content)
 	}
 	own := secret("trivet-bootstrapsvc-tls")
 	write("bootstrapsvc/"+corev1.TLSCertKey, own[corev1.TLSCertKey])

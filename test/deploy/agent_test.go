@@ -68,6 +68,12 @@ func TestAgent_UnitEqualsTheStaticPod(t *testing.T) {
 			t.Errorf("the unit lacks %s, has %v", argument, unit)
 		}
 	}
+	for _, argument := range staticPod(t, "static-pods/agent-endpoint").Spec.Containers[0].Args {
+		address, found := strings.CutPrefix(argument, "--kubelet-endpoint=")
+		if found && !strings.Contains(read(t, "deploy/systemd/trivet-agent.socket"), "\nListenStream="+address+"\n") {
+			t.Errorf("the socket unit does not listen on %s", address)
+		}
+	}
 	text := read(t, "deploy/systemd/trivet-agent.service")
 	for _, line := range []string{"CapabilityBoundingSet=", "AmbientCapabilities=", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"} {
 		if !strings.Contains(text, "\n"+line+"\n") {

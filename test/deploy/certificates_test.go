@@ -90,11 +90,12 @@ func specOf(t *testing.T, object *unstructured.Unstructured) certificateSpec {
 }
 
 // The files that a server reads are keys of the Secrets and of the ConfigMap that trivet certs and
-// cert-manager write. trivet-etcd is the user's.
+// cert-manager write. trivet-NAME-etcd is the user's.
 func TestServers_ReadCertificatesFromWhatIsIssued(t *testing.T) {
-	keys := map[string][]string{"trivet-ca": {"ca.crt", "client-ca.crt"}, "trivet-etcd": {"ca.crt", "tls.crt", "tls.key"}}
+	keys := map[string][]string{"trivet-ca": {"ca.crt", "client-ca.crt"}}
 	for _, server := range certs.Servers() {
 		keys["trivet-"+server+"-tls"] = []string{"tls.crt", "tls.key"}
+		keys["trivet-"+server+"-etcd"] = []string{"ca.crt", "tls.crt", "tls.key"}
 	}
 	objects := render(t, "base")
 	for _, spec := range pods(t, objects) {
@@ -111,6 +112,9 @@ func TestServers_ReadCertificatesFromWhatIsIssued(t *testing.T) {
 			}
 			if sources["/etc/trivet/tls"] != "trivet-"+server.program.Name+"-tls" {
 				t.Errorf("%s has the certificate of %s", server.program.Name, sources["/etc/trivet/tls"])
+			}
+			if sources["/etc/trivet/etcd"] != "trivet-"+server.program.Name+"-etcd" {
+				t.Errorf("%s is a client of etcd by %s", server.program.Name, sources["/etc/trivet/etcd"])
 			}
 		}
 	}

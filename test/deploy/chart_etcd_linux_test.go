@@ -39,7 +39,7 @@ func TestEmbeddedEtcd_MembersServeWithTheirOwnCertificates(t *testing.T) {
 	cluster := testkit.Cluster(t)
 	makeSystem(t)
 	applyRoles(t, cluster, objects)
-	t.Cleanup(func() { removeCertificates(t) })
+	t.Cleanup(func() { removeCertificates(t, testkit.Kube(t)) })
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, username("certs"), "system:serviceaccounts"); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestEmbeddedEtcd_MembersServeWithTheirOwnCertificates(t *testing.T) {
 	if output, err := job.CombinedOutput(); err != nil {
 		t.Fatalf("the Job: %v\n%s", err, output)
 	}
-	server, client := writeSecret(t, "trivet-etcd-server-tls"), writeSecret(t, "trivet-etcd")
+	server, client := writeSecret(t, "trivet-etcd-server-tls"), writeSecret(t, "trivet-leasesvc-etcd")
 	members := startMembers(t, objects, server)
 
 	etcd := members.connect(t, client)
@@ -74,6 +74,12 @@ func TestEmbeddedEtcd_MembersServeWithTheirOwnCertificates(t *testing.T) {
 	eventually(t, write("by three again"))
 
 	members[1].expectRefusal(t, members[1].client, tls.Certificate{})
+	for _, other := range []string{"trivet-gateway-tls", "trivet-leasesvc-tls", "trivet-metrics-tls"} { // of the same authority
+		members[1].expectRefusal(t, members[1].client, keyPair(t, writeSecret(t, other)))
+	}
+	if _, err := members.connect(t, server).MemberList(t.Context()); err != nil {
+		t.Errorf("etcdctl in the Pod of a member, as docs/install.md has it: %v", err)
+	}
 	members[1].expectRefusal(t, members[1].peer, keyPair(t, client))
 }
 

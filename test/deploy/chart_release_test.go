@@ -32,12 +32,15 @@ type release struct {
 	kube    kubernetes.Interface
 }
 
-// newRelease returns a cluster where none of the objects exists; tests of kustomize have made some.
-func newRelease(t *testing.T, objects []*unstructured.Unstructured) *release {
+// newRelease prepares a cluster where none of the objects exists. Tests of kustomize make some.
+func newRelease(t *testing.T, cluster *devcluster.Cluster, objects []*unstructured.Unstructured) *release {
 	t.Helper()
-	cluster := testkit.Cluster(t)
-	r := &release{applier: newApplier(t, cluster.RESTConfig()), cluster: cluster, kube: testkit.Kube(t)}
-	removeCertificates(t)
+	kube, err := kubernetes.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &release{applier: newApplier(t, cluster.RESTConfig()), cluster: cluster, kube: kube}
+	removeCertificates(t, kube)
 	for _, object := range objects {
 		if found := r.find(t, object); found != nil {
 			err := r.resource(t, object).Delete(t.Context(), object.GetName(), metav1.DeleteOptions{})
@@ -103,16 +106,41 @@ func (r *release) expect(t *testing.T, wanted, others []*unstructured.Unstructur
 	}
 }
 
-// The chart is installed, upgraded with other values, rolled back and uninstalled. Each step leaves
-// the objects of its values and no other object of the chart. What users and trivet certs made
-// stays. No Pod runs, because there is no kubelet.
+// admitsPods expects that kube-apiserver admits each Pod of the workloads that exist.
+func (r *release) admitsPods(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	countQuotas(t, r.kube)
+	var installed []*unstructured.Unstructured
+	for _, object := range objects {
+		if found := r.find(t, object); found != nil {
+			installed = append(installed, found)
+		}
+	}
+	found := pods(t, installed)
+	if len(found) < 5 {
+		t.Errorf("the release has %d workloads, want servers, a Job and a CronJob", len(found))
+	}
+	for name, spec := range found {
+		eventually(t, func() error { // admission learns of quotas a moment later
+			if err := createPod(t.Context(), r.kube, spec); err != nil {
+				return fmt.Errorf("a Pod of %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+}
+
+// The chart is installed, upgraded with other values, rolled back and uninstalled, where critical
+// classes need a quota. Each step leaves the objects of its values and no other object of the
+// chart, and the Pods of its workloads are admitted. What users and trivet certs made stays. No Pod
+// runs, because there is no kubelet.
 func TestRelease_InstallUpgradeRollbackUninstall(t *testing.T) {
 	first := set(etcdEndpoint)
 	second := set(etcdEndpoint, "image.tag=next", "servers.leasesvc.replicas=3", "servers.leasesvc.nodeHealth=true",
 		"servers.gateway.service.type=LoadBalancer", "servers.bootstrapsvc.mode=StaticPod", "agent.mode=DaemonSet")
 	before, after := template(t, first...), template(t, second...)
-	r := newRelease(t, slices.Concat(before, after))
-	for _, name := range []string{"trivet-etcd", "trivet-ca"} {
+	r := newRelease(t, quotaCluster(t), slices.Concat(before, after))
+	for _, name := range []string{"trivet-leasesvc-etcd", "trivet-ca"} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if _, err := r.kube.CoreV1().Secrets(system).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -120,6 +148,7 @@ func TestRelease_InstallUpgradeRollbackUninstall(t *testing.T) {
 	}
 	r.helm(t, slices.Concat([]string{"install", "trivet", chartFolder}, first)...)
 	r.expect(t, before, after)
+	r.admitsPods(t, before)
 	r.expectFlows(t)
 
 	upgrade := slices.Concat([]string{"upgrade", "trivet", chartFolder}, second)
@@ -131,12 +160,14 @@ func TestRelease_InstallUpgradeRollbackUninstall(t *testing.T) {
 	r.applyNamespaces(t, render(t, withAgent)) // as the refusal says: the namespace enforces privileged
 	r.helm(t, upgrade...)
 	r.expect(t, after, before)
+	r.admitsPods(t, after)
 	if leases := r.deployment(t, "leasesvc"); *leases.Spec.Replicas != 3 || leases.Spec.Template.Spec.Containers[0].Image != "trivet:next" {
 		t.Errorf("leasesvc has %d replicas of %s", *leases.Spec.Replicas, leases.Spec.Template.Spec.Containers[0].Image)
 	}
 
 	r.helm(t, "rollback", "trivet", "1")
 	r.expect(t, before, after)
+	r.admitsPods(t, before)
 	if leases := r.deployment(t, "leasesvc"); *leases.Spec.Replicas != 2 || leases.Spec.Template.Spec.Containers[0].Image != "trivet:devel" {
 		t.Errorf("after the rollback leasesvc has %d replicas of %s", *leases.Spec.Replicas, leases.Spec.Template.Spec.Containers[0].Image)
 	}
@@ -154,7 +185,7 @@ func TestRelease_InstallUpgradeRollbackUninstall(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := []string{"trivet-ca", "trivet-etcd"}; !slices.Equal(left, want) {
+	if want := []string{"trivet-ca", "trivet-leasesvc-etcd"}; !slices.Equal(left, want) {
 		t.Errorf("Secrets %v are left, want %v", left, want)
 	}
 }
@@ -234,9 +265,9 @@ func jobArguments(t *testing.T, objects []*unstructured.Unstructured) []string {
 }
 
 // removeCertificates removes what the Job made, because tests of other installations begin without.
-func removeCertificates(t *testing.T) {
+func removeCertificates(t *testing.T, kube kubernetes.Interface) {
 	t.Helper()
-	core, ours := testkit.Kube(t).CoreV1(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=trivet-certs"}
+	core, ours := kube.CoreV1(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=trivet-certs"}
 	err := errors.Join(
 		core.Secrets(system).DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours),
 		core.ConfigMaps(system).DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours))

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -32,9 +33,19 @@ const etcdEndpoint = "etcd.endpoints[0]=https://etcd.trivet-system.svc:2379"
 // testdata is the folder of the overlays that only tests have, seen from deploy/.
 const testdata = "../test/deploy/testdata/"
 
+// The tests of the chart run with another helm, and those of the trees with another kustomize, to
+// find the oldest ones that work.
+var (
+	otherHelm      = flag.String("helm", "", "path of another helm; empty: the one that make helm builds")
+	otherKustomize = flag.String("kustomize", "", "path of another kustomize; empty: the one of tools/kustomize")
+)
+
 // helm returns the path of helm, which a Make target builds, and skips the test without it.
 func helm(t *testing.T) string {
 	t.Helper()
+	if *otherHelm != "" {
+		return *otherHelm
+	}
 	path, err := filepath.Abs("../../.tools/bin/helm")
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +63,9 @@ var toldOfChart sync.Once
 func runHelm(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	toldOfChart.Do(func() { tellCache(t, "../../deploy") })
+	if *otherHelm != "" && args[0] == "template" { // an older one takes a Kubernetes of its own age
+		args = append(slices.Clone(args), "--kube-version=1.37.1")
+	}
 	command := exec.CommandContext(t.Context(), helm(t), args...)
 	home := t.TempDir()
 	command.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
@@ -129,13 +143,17 @@ func combinations() map[string]combination {
 	}
 	all := []string{"bootstrapsvc", "gateway", "leasesvc", "slicesvc"}
 	found := map[string]combination{
-		"default":        {tree: "overlays/standalone", values: inCluster()},
-		"sidecar":        {tree: "overlays/sidecar", values: inCluster("servers.bootstrapsvc.mode=StaticPod")},
-		"static":         {tree: "overlays/static-pods", values: inCluster(append(static(all...)[1:], "networkPolicy.enabled=false")...)},
-		"node-health":    {tree: testdata + "chart/node-health", values: inCluster("servers.leasesvc.nodeHealth=true")},
-		"mirroring":      {tree: testdata + "chart/mirroring", values: inCluster("servers.slicesvc.endpointSliceMirroring=true")},
-		"both-loops":     {tree: testdata + "chart/both-loops", values: inCluster("servers.leasesvc.nodeHealth=true", "servers.leasesvc.taintEviction=true")},
-		"cert-manager":   {tree: testdata + "chart/cert-manager", values: inCluster("certificates.source=CertManager")},
+		"default":     {tree: "overlays/standalone", values: inCluster()},
+		"sidecar":     {tree: "overlays/sidecar", values: inCluster("servers.bootstrapsvc.mode=StaticPod")},
+		"static":      {tree: "overlays/static-pods", values: inCluster(append(static(all...)[1:], "networkPolicy.enabled=false")...)},
+		"node-health": {tree: testdata + "chart/node-health", values: inCluster("servers.leasesvc.nodeHealth=true")},
+		"mirroring":   {tree: testdata + "chart/mirroring", values: inCluster("servers.slicesvc.endpointSliceMirroring=true")},
+		"both-loops":  {tree: testdata + "chart/both-loops", values: inCluster("servers.leasesvc.nodeHealth=true", "servers.leasesvc.taintEviction=true")},
+		"cert-manager": {tree: testdata + "chart/cert-manager", values: inCluster("certificates.source=CertManager",
+			"certificates.issuerRef.kind=Issuer", "certificates.issuerRef.name=trivet")},
+		"cert-manager-authority": {tree: testdata + "chart/cert-manager-authority", values: inCluster("certificates.source=CertManager",
+			"certificates.authorityInCluster=true")},
+		"any-node":       {tree: testdata + "chart/any-node", values: inCluster("pods.controlPlaneOnly=false")},
 		"own-secrets":    {tree: testdata + "chart/own-secrets", values: inCluster("certificates.source=Secrets")},
 		"agent":          {tree: testdata + "chart/agent", values: inCluster("agent.mode=DaemonSet")},
 		"agent-static":   {tree: "static-pods/agent", values: append(static(), "agent.mode=StaticPod"), show: "agent"},
@@ -400,21 +418,47 @@ func TestChart_NotesNameWhatUpstreamMustTurnOff(t *testing.T) {
 	}
 }
 
+// After an installation the notes name why Pods stay Pending without a control-plane node, whose
+// certificates etcd believes, and that users of an issuer become gateways.
+func TestChart_NotesNameWhatIsTrusted(t *testing.T) {
+	const pending, users, issuer = "pods.controlPlaneOnly=false", "deploy/etcd-roles.sh", "ClusterIssuer company"
+	for name, c := range map[string]struct{ values, want []string }{
+		"default":  {values: []string{etcdEndpoint}, want: []string{pending, users}},
+		"any node": {values: []string{etcdEndpoint, "pods.controlPlaneOnly=false"}, want: []string{users}},
+		"embedded": {values: []string{"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false"}, want: []string{pending}},
+		"shared issuer": {values: []string{etcdEndpoint, "certificates.source=CertManager", "certificates.issuerRef.kind=ClusterIssuer",
+			"certificates.issuerRef.name=company", "certificates.acceptSharedIssuer=true"}, want: []string{pending, users, issuer}},
+	} {
+		output, err := runHelm(t, append([]string{"install", "trivet", chartFolder, "--namespace", system, "--dry-run=client"}, set(c.values...)...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ := strings.Cut(output, "NOTES:")
+		for _, text := range []string{pending, users, issuer} {
+			if strings.Contains(notes, text) != slices.Contains(c.want, text) {
+				t.Errorf("%s: the notes name %q: %v\n%s", name, text, !slices.Contains(c.want, text), notes)
+			}
+		}
+	}
+}
+
 // Values that cannot work together are refused, each with what to do.
 func TestChart_ContradictingValuesAreRefused(t *testing.T) {
 	for want, values := range map[string][]string{
-		"set etcd.endpoints":       {"size=small"},
-		"not both":                 {etcdEndpoint, "etcd.embedded.enabled=true"},
-		"endpointslice controller": {"etcd.embedded.enabled=true"},
-		"DNS of its machine":       {"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "servers.leasesvc.mode=StaticPod"},
-		"agent.mode=StaticPod":     {etcdEndpoint, "agent.kubeletEndpoint=127.0.0.1:7604"},
-		"goMemoryLimit":            {etcdEndpoint, "servers.leasesvc.resources.limits.memory=1Gi"},
-		"gateways is not enabled":  {etcdEndpoint, "certificates.dnsNames.gateways[0]=a.b"},
-		"leave etcd.secretName":    {"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "etcd.secretName=other"},
-		"which dryRun compares":    {etcdEndpoint, "servers.slicesvc.loops=-endpointslices", "servers.slicesvc.dryRun={endpointslices}"},
-		"bootstrapsvc.mode to":     {etcdEndpoint, "servers.bootstrapsvc.dryRun={kubernetes-endpoints}"},
-		"dryRun or flags.dry-run":  {etcdEndpoint, "servers.leasesvc.dryRun={node-health}", "servers.leasesvc.flags.dry-run=node-health"},
-		"could not find template":  {etcdEndpoint, "staticPods.print=true"}, // below: leasesvc is a Deployment
+		"set etcd.endpoints":              {"size=small"},
+		"etcd.embedded.enabled, not both": {etcdEndpoint, "etcd.embedded.enabled=true"},
+		"endpointslice controller":        {"etcd.embedded.enabled=true"},
+		"DNS of its machine":              {"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "servers.leasesvc.mode=StaticPod"},
+		"agent.mode=StaticPod":            {etcdEndpoint, "agent.kubeletEndpoint=127.0.0.1:7604"},
+		"goMemoryLimit":                   {etcdEndpoint, "servers.leasesvc.resources.limits.memory=1Gi"},
+		"gateways is not enabled":         {etcdEndpoint, "certificates.dnsNames.gateways[0]=a.b"},
+		"which dryRun compares":           {etcdEndpoint, "servers.slicesvc.loops=-endpointslices", "servers.slicesvc.dryRun={endpointslices}"},
+		"bootstrapsvc.mode to":            {etcdEndpoint, "servers.bootstrapsvc.dryRun={kubernetes-endpoints}"},
+		"dryRun or flags.dry-run":         {etcdEndpoint, "servers.leasesvc.dryRun={node-health}", "servers.leasesvc.flags.dry-run=node-health"},
+		"give issuerRef":                  {etcdEndpoint, "certificates.source=CertManager"},
+		"Secret trivet-ca; not both":      {etcdEndpoint, "certificates.source=CertManager", "certificates.authorityInCluster=true", "certificates.issuerRef.name=a"},
+		"acceptSharedIssuer=true":         {etcdEndpoint, "certificates.source=CertManager", "certificates.issuerRef.kind=ClusterIssuer", "certificates.issuerRef.name=a"},
+		"could not find template":         {etcdEndpoint, "staticPods.print=true"}, // below: leasesvc is a Deployment
 	} {
 		args := append([]string{"template", "trivet", chartFolder, "--namespace", system}, set(values...)...)
 		if slices.Contains(values, "staticPods.print=true") {

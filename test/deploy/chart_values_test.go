@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/test/lab/identitytest"
@@ -86,7 +87,7 @@ func TestChart_OtherNamespace(t *testing.T) {
 		"agent":    {etcdEndpointElsewhere, "agent.mode=DaemonSet", "namespace.create=true", "servers.leasesvc.nodeHealth=true"},
 		"static":   append([]string{etcdEndpointElsewhere}, static...),
 		"print":    append([]string{etcdEndpointElsewhere, "staticPods.print=true"}, static...),
-		"embedded": {"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "certificates.source=CertManager", "monitoring.scrape=ServiceMonitor"},
+		"embedded": {"etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "certificates.source=CertManager", "certificates.authorityInCluster=true", "monitoring.scrape=ServiceMonitor"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			output, err := runHelm(t, append([]string{"template", "trivet", chartFolder, "--namespace", "elsewhere"}, set(values...)...)...)
@@ -220,7 +221,7 @@ func TestChart_MonitorsReachTheServers(t *testing.T) {
 func TestChart_CertManagerIssuesForEtcdAndMetrics(t *testing.T) {
 	found := map[string]certificateSpec{}
 	for _, object := range template(t, set("etcd.embedded.enabled=true", "servers.slicesvc.enabled=false", "monitoring.scrape=PodMonitor",
-		"certificates.source=CertManager", "certificates.issuerRef.kind=ClusterIssuer", "certificates.issuerRef.name=company")...) {
+		"certificates.source=CertManager", "certificates.issuerRef.kind=ClusterIssuer", "certificates.issuerRef.name=company", "certificates.acceptSharedIssuer=true")...) {
 		if object.GetKind() == "Issuer" {
 			t.Errorf("Issuer %s exists beside the given one", object.GetName())
 		}
@@ -234,7 +235,7 @@ func TestChart_CertManagerIssuesForEtcdAndMetrics(t *testing.T) {
 	}
 	for secret, leaf := range map[string]certs.Leaf{
 		"trivet-etcd-server-tls": certs.EtcdLeaf(system, "cluster.local"),
-		"trivet-etcd":            certs.ClientLeaf("trivet"),
+		"trivet-leasesvc-etcd":   certs.EtcdClientLeaf("leasesvc", system),
 		"trivet-metrics-tls":     certs.ClientLeaf("trivet:metrics"),
 		"trivet-leasesvc-tls":    certs.ServerLeaf("leasesvc", system, "cluster.local"),
 	} {
@@ -245,8 +246,24 @@ func TestChart_CertManagerIssuesForEtcdAndMetrics(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", secret, spec, leaf)
 		}
 	}
-	if len(found) != 6 {
-		t.Errorf("%d certificates, want those of three servers, etcd's two and that of Prometheus", len(found))
+	if len(found) != 8 {
+		t.Errorf("%d certificates, want those of three servers and of their clients of etcd, that of etcd's members and that of Prometheus", len(found))
+	}
+}
+
+// The etcd of the chart is not older than the client in the servers, whose version gets the fixes
+// of etcd.
+func TestChart_EtcdIsNotOlderThanItsClient(t *testing.T) {
+	_, rest, found := strings.Cut(read(t, "go.mod"), "go.etcd.io/etcd/client/v3 v")
+	if !found {
+		t.Fatal("go.mod has no client of etcd")
+	}
+	client := version.MustParseSemantic(strings.Fields(rest)[0])
+	image := pods(t, template(t, set("etcd.embedded.enabled=true", "servers.slicesvc.enabled=false")...))["statefulset/etcd"].Containers[0].Image
+	_, tag, _ := strings.Cut(image, ":")
+	release, _, _ := strings.Cut(tag, "-") // the part behind it numbers builds of the image
+	if server := version.MustParseSemantic(release); server.LessThan(client) {
+		t.Errorf("the image %s is older than the client %s", image, client)
 	}
 }
 

@@ -35,25 +35,9 @@ func impersonate(t *testing.T, user string, groups ...string) kubernetes.Interfa
 	return kube
 }
 
-// kubelet returns a client that acts as a node. The cluster has no Node authorizer, so the role
-// that stands for it is bound until the test ends.
+// kubelet returns a client that acts as a node.
 func kubelet(t *testing.T, node string) kubernetes.Interface {
 	t.Helper()
-	bindings := testkit.Kube(t).RbacV1().ClusterRoleBindings()
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-nodes-"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:nodes"}},
-	}
-	binding, err := bindings.Create(t.Context(), binding, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := bindings.Delete(context.Background(), binding.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
 	return impersonate(t, "system:node:"+node, "system:nodes")
 }
 

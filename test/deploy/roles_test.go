@@ -3,6 +3,7 @@ package deploy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
@@ -85,6 +87,8 @@ func expectExact(t *testing.T, granted []grant, stir func() error, asked func() 
 type place struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface // an administrator's
+	etcd    etcdconn.Config      // without endpoints: an administrator's
+	log     *testkit.LogBuffer   // gets the servers' logs, too; may be nil
 }
 
 func username(server string) string { return "system:serviceaccount:" + system + ":" + server }
@@ -144,8 +148,15 @@ func start(t *testing.T, in place, program process.Program, loops ...string) *gr
 		t.Fatal(err)
 	}
 	w := worldtest.New(t, worldtest.Config{Name: "default", On: in.cluster, Plain: true})
-	server := w.RunInProcess(t, program, t.Output(), func(cfg *process.Config) {
+	log := t.Output()
+	if in.log != nil {
+		log = io.MultiWriter(log, in.log)
+	}
+	server := w.RunInProcess(t, program, log, func(cfg *process.Config) {
 		cfg.Kube.Kubeconfig, cfg.Loops = kubeconfig, append(cfg.Loops, loops...)
+		if len(in.etcd.Endpoints) > 0 {
+			cfg.Etcd = in.etcd
+		}
 	})
 	conn, err := rpcclient.Dial(server.Member().GRPCAddress, rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -165,11 +176,11 @@ func startLeases(t *testing.T, in place, loops ...string) *grpc.ClientConn {
 	return start(t, in, leasesvc.Program(&cfg), loops...)
 }
 
-// startBootstrap runs it as a sidecar, with an unused address.
+// startBootstrap runs it as a sidecar, with an unused address, and with all that reads etcd.
 func startBootstrap(t *testing.T, in place) *grpc.ClientConn {
 	t.Helper()
 	cfg := bootstrapsvc.DefaultConfig()
-	cfg.AdvertiseAddress = "198.51.100.7"
+	cfg.AdvertiseAddress, cfg.Endpoints.AdoptMasterLeases = "198.51.100.7", true
 	return start(t, in, bootstrapsvc.Program(&cfg))
 }
 

@@ -40,28 +40,38 @@ func programs() map[string]process.Program {
 func pods(t *testing.T, objects []*unstructured.Unstructured) map[string]corev1.PodSpec {
 	t.Helper()
 	found := map[string]corev1.PodSpec{}
+	for name, template := range podTemplates(t, objects) {
+		found[name] = template.Spec
+	}
+	return found
+}
+
+// podTemplates are the pods with their metadata.
+func podTemplates(t *testing.T, objects []*unstructured.Unstructured) map[string]corev1.PodTemplateSpec {
+	t.Helper()
+	found := map[string]corev1.PodTemplateSpec{}
 	for _, deployment := range ofKind[appsv1.Deployment](t, objects, "Deployment") {
-		found[deployment.Name] = deployment.Spec.Template.Spec
+		found[deployment.Name] = deployment.Spec.Template
 	}
 	for _, daemons := range ofKind[appsv1.DaemonSet](t, objects, "DaemonSet") {
-		found["daemonset/"+daemons.Name] = daemons.Spec.Template.Spec
+		found["daemonset/"+daemons.Name] = daemons.Spec.Template
 	}
 	for _, set := range ofKind[appsv1.StatefulSet](t, objects, "StatefulSet") {
-		spec := set.Spec.Template.Spec
+		template := set.Spec.Template
 		for _, claim := range set.Spec.VolumeClaimTemplates { // as the controller adds them to a Pod
 			source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}
-			spec.Volumes = append(spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: source})
+			template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: source})
 		}
-		found["statefulset/"+set.Name] = spec
+		found["statefulset/"+set.Name] = template
 	}
 	for _, job := range ofKind[batchv1.Job](t, objects, "Job") {
-		found["job/"+job.Name] = job.Spec.Template.Spec
+		found["job/"+job.Name] = job.Spec.Template
 	}
 	for _, job := range ofKind[batchv1.CronJob](t, objects, "CronJob") {
-		found["cronjob/"+job.Name] = job.Spec.JobTemplate.Spec.Template.Spec
+		found["cronjob/"+job.Name] = job.Spec.JobTemplate.Spec.Template
 	}
 	for _, pod := range ofKind[corev1.Pod](t, objects, "Pod") {
-		found[pod.Name] = pod.Spec
+		found[pod.Name] = corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
 	}
 	return found
 }

@@ -88,7 +88,7 @@ func TestStaticPods_ServersNeedTheMachinesNetworkAndTheirFoldersAlone(t *testing
 		t.Run(filepath.Base(tree), func(t *testing.T) {
 			pod := staticPod(t, tree)
 			want := map[string]string{
-				"/etc/trivet/tls": "/etc/trivet/" + pod.Name, "/etc/trivet/trust": "/etc/trivet/trust", "/etc/trivet/etcd": "/etc/trivet/etcd",
+				"/etc/trivet/tls": "/etc/trivet/" + pod.Name, "/etc/trivet/trust": "/etc/trivet/trust", "/etc/trivet/etcd": "/etc/trivet/etcd/" + pod.Name,
 			}
 			if got := folders(t, pod.Spec, pod.Spec.Containers[0], nil); !reflect.DeepEqual(got, want) {
 				t.Errorf("mounts %v, want %v", got, want)
@@ -190,7 +190,7 @@ func TestSharedPod_KubeAPIServerWaitsForNothingOfOurs(t *testing.T) {
 		t.Error("bootstrapsvc has a probe or hook that makes the Pod not ready, or that delays it")
 	}
 	want := map[string]string{
-		"/etc/trivet/tls": "/etc/trivet/bootstrapsvc", "/etc/trivet/trust": "/etc/trivet/trust", "/etc/trivet/etcd": "/etc/trivet/etcd",
+		"/etc/trivet/tls": "/etc/trivet/bootstrapsvc", "/etc/trivet/trust": "/etc/trivet/trust", "/etc/trivet/etcd": "/etc/trivet/etcd/bootstrapsvc",
 	}
 	if got := folders(t, pod.Spec, ours, nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("bootstrapsvc mounts %v, want %v", got, want)
@@ -247,12 +247,20 @@ func TestHostAccess_MirrorPodsAndAgentsAlone(t *testing.T) {
 		}
 	})
 	nodes := kubelet(t, node)
+	machine, err := testkit.Kube(t).CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = testkit.Kube(t).CoreV1().Nodes().Delete(context.Background(), node, metav1.DeleteOptions{})
+	})
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node, UID: machine.UID, Controller: new(true)}
 	spec := staticPod(t, "static-pods/gateway").Spec
 	testkit.Eventually(t, settled, func() error { return wantRefused(admit(t, "host", spec), "network of the machine") })
 
 	for _, tree := range slices.Concat(serverPods(), agentPods()) {
 		mirror := staticPod(t, tree)
-		mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+		mirror.Annotations, mirror.OwnerReferences = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}, []metav1.OwnerReference{owner}
 		mirror.Name, mirror.Spec.NodeName = mirror.Name+"-"+node, node
 		if _, err := nodes.CoreV1().Pods(system).Create(ctx, mirror, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			t.Errorf("mirror Pod of %s: %v", tree, err)
@@ -262,6 +270,7 @@ func TestHostAccess_MirrorPodsAndAgentsAlone(t *testing.T) {
 	if err := admit(t, "agent", agent); err != nil {
 		t.Errorf("Pod of the DaemonSet: %v", err)
 	}
+	unconfined := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	for name, c := range map[string]struct {
 		change func(*corev1.PodSpec)
 		want   string
@@ -272,7 +281,17 @@ func TestHostAccess_MirrorPodsAndAgentsAlone(t *testing.T) {
 		"root":                        {func(s *corev1.PodSpec) { s.SecurityContext.RunAsNonRoot = nil }, "not root"},
 		"capabilities":                {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.Capabilities = nil }, "drop all capabilities"},
 		"no seccomp profile":          {func(s *corev1.PodSpec) { s.SecurityContext.SeccompProfile = nil }, "seccomp"},
-		"escalation":                  {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil }, "must not escalate"},
+		"no AppArmor profile":         {func(s *corev1.PodSpec) { s.SecurityContext.AppArmorProfile = unconfined }, "AppArmor profile"},
+		"no AppArmor, one container":  {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.AppArmorProfile = unconfined }, "AppArmor profile"},
+		"SELinux type of the machine": {func(s *corev1.PodSpec) { s.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t"} }, "SELinux type"},
+		"SELinux user": {func(s *corev1.PodSpec) {
+			s.Containers[0].SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{User: "system_u"}
+		}, "SELinux type"},
+		"all of /proc": {func(s *corev1.PodSpec) {
+			s.HostNetwork, s.HostUsers, s.Containers[0].Ports = false, new(bool), nil
+			s.Containers[0].SecurityContext.ProcMount = new(corev1.UnmaskedProcMount)
+		}, "masked /proc"},
+		"escalation": {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil }, "must not escalate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := agent.DeepCopy()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -69,6 +70,9 @@ func output(t *testing.T, tree string) []byte {
 		tellCache(t, filepath.Join("..", "..", "deploy"))
 		var complaints bytes.Buffer
 		kustomize := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
+		if *otherKustomize != "" {
+			kustomize = exec.CommandContext(context.WithoutCancel(t.Context()), *otherKustomize, "build", path)
+		}
 		kustomize.Stderr = &complaints
 		if rendered.of[tree], err = kustomize.Output(); err != nil {
 			t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
@@ -222,6 +226,43 @@ func TestTrees_ARealAPIServerAcceptsEveryObject(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// Each patch is one document: kubectl kustomize 1.32 panics on a patch with several documents of
+// which one deletes an object.
+func TestTrees_EachPatchIsOneDocument(t *testing.T) {
+	seen := 0
+	err := filepath.WalkDir(filepath.Join("..", "..", "deploy"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "kustomization.yaml" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var found struct {
+			Patches []struct{ Path, Patch string }
+		}
+		if err := yaml.Unmarshal(content, &found); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		for _, patch := range found.Patches {
+			text := []byte(patch.Patch)
+			if patch.Path != "" {
+				if text, err = os.ReadFile(filepath.Join(filepath.Dir(path), patch.Path)); err != nil {
+					return err
+				}
+			}
+			seen++
+			if bytes.Contains(text, []byte("\n---\n")) {
+				t.Errorf("%s: a patch has several documents:\n%s", path, text)
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 20 {
+		t.Errorf("found %d patches, %v", seen, err)
 	}
 }
 

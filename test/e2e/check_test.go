@@ -16,14 +16,19 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/deploy"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/gobuild"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -95,6 +100,16 @@ func (c checked) is(id, state, text string) error {
 		}
 	}
 	return fmt.Errorf("there is no check %s", id)
+}
+
+// names returns nil if the remedy of a check has a command line.
+func (c checked) names(id, line string) error {
+	for _, check := range c.Checks {
+		if check.ID == id && strings.Contains(check.Hint, "`"+line+"`") {
+			return nil
+		}
+	}
+	return fmt.Errorf("the remedy of check %s does not name `%s`: %+v", id, line, c.Checks)
 }
 
 func (i *installation) check(t *testing.T, args ...string) checked {
@@ -186,6 +201,13 @@ func TestCheck_FindsEachFaultOnRealServers(t *testing.T) {
 		}
 	})
 	t.Run("before an install", i.preChecks)
+	t.Run("a person with the documented role", i.personOnCall)
+	t.Run("a roll-out that is stuck", i.stuckRollOut)
+	t.Run("an etcd without users", func(t *testing.T) {
+		if err := i.check(t, i.etcdFlags()...).is("etcd-rights", "warning", "are not Trivet's"); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("a wrong authority", func(t *testing.T) {
 		foreign, _, _ := i.cluster.EtcdFiles()
 		c := i.check(t, "--ca-file="+foreign)
@@ -206,7 +228,10 @@ func TestCheck_FindsEachFaultOnRealServers(t *testing.T) {
 		if err := c.is("rights-leasesvc", "ok", ""); err != nil {
 			t.Error(err)
 		}
+		i.applyRoles() // as the remedy says
+		i.eventually(t, "rights-slicesvc", "ok", "")
 	})
+	t.Run("certificates that have expired", i.expiredCertificates)
 	t.Run("upstream's loop beside ours", i.rival)
 	t.Run("a server that is down", func(t *testing.T) {
 		i.servers["slicesvc"].stop(t, syscall.SIGKILL, 10*time.Second)
@@ -218,7 +243,187 @@ func TestCheck_FindsEachFaultOnRealServers(t *testing.T) {
 		if err := c.is("gateway", "ok", ""); err != nil {
 			t.Error(err)
 		}
+		if err := c.names("shards", "trivet shards"); err != nil {
+			t.Error(err)
+		}
+		i.start("slicesvc") // as the remedy says
+		i.eventually(t, "shards", "ok", "")
 	})
+}
+
+// personOnCall has the role of docs/checks.md, and no other right at kube-apiserver.
+func (i *installation) personOnCall(t *testing.T) {
+	const person = "checked-on-call"
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "checks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, documented, _ := strings.Cut(string(text), "```yaml\n")
+	documented, _, _ = strings.Cut(documented, "```")
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := i.cluster.WriteKubeconfig(kubeconfig, person); err != nil {
+		t.Fatal(err)
+	}
+	without := i.check(t, "--kubeconfig="+kubeconfig)
+	if len(without.states("unknown")) < 5 {
+		t.Errorf("without the role, undetermined is only %v", without.states("unknown"))
+	}
+	for _, check := range without.Checks {
+		if check.State == "unknown" && !strings.Contains(check.Hint, "trivet-checker") {
+			t.Errorf("check %s does not name the role: %s %s", check.ID, check.Found, check.Hint)
+		}
+	}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: person}}
+	for _, object := range strings.Split(documented, "---\n") {
+		var role rbacv1.Role // a ClusterRole has the same fields
+		if err := yaml.UnmarshalStrict([]byte(object), &role); err != nil {
+			t.Fatalf("%v in %s", err, object)
+		}
+		meta := metav1.ObjectMeta{Name: role.Name}
+		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: role.Kind, Name: role.Name}
+		if role.Kind == "ClusterRole" {
+			_, err = i.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: role.Rules}, metav1.CreateOptions{})
+			_, bindErr := i.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
+			err = errors.Join(err, bindErr)
+		} else {
+			_, err = i.kube.RbacV1().Roles(role.Namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: role.Rules}, metav1.CreateOptions{})
+			_, bindErr := i.kube.RbacV1().RoleBindings(role.Namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
+			err = errors.Join(err, bindErr)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, time.Minute, func() error { // the authorizer learns roles with a delay
+		c := i.check(t, "--kubeconfig="+kubeconfig)
+		if bad := slices.Concat(c.states("failed"), c.states("unknown"), c.states("warning")); len(bad) > 0 || c.code != 0 {
+			return fmt.Errorf("exit code %d; these need attention: %v\n%+v", c.code, bad, c.Checks)
+		}
+		return c.is("certificates", "ok", "You may not read the Secrets")
+	})
+}
+
+// stuckRollOut has a Deployment whose new Pod never joins, beside the replicas that serve on.
+func (i *installation) stuckRollOut(t *testing.T) {
+	const name = "slicesvc"
+	labels := map[string]string{"app.kubernetes.io/name": name}
+	one := int32(1)
+	yes, no := true, false
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{Name: "server", Image: "i", SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}}},
+	}}
+	deployments, pods := i.kube.AppsV1().Deployments(roles.Namespace), i.kube.CoreV1().Pods(roles.Namespace)
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+	}
+	if _, err := deployments.Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name + "-new", Labels: labels}, Spec: template.Spec}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = deployments.Delete(context.Background(), name, metav1.DeleteOptions{})
+		_ = pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+	}()
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "server", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 64, Reason: "Error"}},
+	}}
+	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c := i.check(t)
+	if err := errors.Join(c.is("workloads", "failed", "slicesvc-new: container server waits (CrashLoopBackOff): it ended with exit code 64"), c.is("replicas", "ok", "")); err != nil || c.code != 1 {
+		t.Errorf("exit code %d: %v", c.code, err)
+	}
+}
+
+// expiredCertificates has a server whose certificates of both authorities have expired. The
+// remedies of check and command renew them.
+func (i *installation) expiredCertificates(t *testing.T) {
+	const server = "slicesvc"
+	now, secrets := time.Now(), i.kube.CoreV1().Secrets(roles.Namespace)
+	etcd, err := certs.NewAuthority("etcd", 10000*time.Hour, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := etcd.KeyPEM()
+	folder := t.TempDir()
+	etcdFlags := []string{"--etcd-ca-cert=" + filepath.Join(folder, "ca.crt"), "--etcd-ca-key=" + filepath.Join(folder, "ca.key")}
+	err = errors.Join(err, os.WriteFile(filepath.Join(folder, "ca.crt"), etcd.CertPEM(), 0o600), os.WriteFile(filepath.Join(folder, "ca.key"), key, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(args ...string) (string, error) {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), gobuild.Command(t, "trivet"), append([]string{"certs", "apply", "--kubeconfig=" + i.cluster.Kubeconfig()}, args...)...)
+		output, err := command.CombinedOutput()
+		return string(output), err
+	}
+	t.Cleanup(func() {
+		ours := metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=trivet-certs"}
+		err := errors.Join(secrets.DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours),
+			i.kube.CoreV1().ConfigMaps(roles.Namespace).DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if output, err := apply(etcdFlags...); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	i.eventually(t, "certificates", "ok", "")
+
+	authority, err := secrets.Get(t.Context(), "trivet-ca", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := certs.Decode(authority.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expire := func(name string, authority *certs.Authority, leaf certs.Leaf) {
+		t.Helper()
+		pair, err := authority.Issue(leaf, 30*time.Minute, now.Add(-40*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey] = pair.CertPEM, pair.KeyPEM
+		if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expire("trivet-"+server+"-tls", own.Signing, certs.ServerLeaf(server, roles.Namespace, "cluster.local"))
+	expire("trivet-"+server+"-etcd", etcd, certs.EtcdClientLeaf(server, roles.Namespace))
+	c := i.check(t)
+	err = errors.Join(c.is("certificates", "failed", "trivet-"+server+"-tls"), c.names("certificates", "trivet certs apply"),
+		c.names("certificates", "--etcd-ca-cert"), c.names("certificates", "--etcd-ca-key"))
+	if err != nil {
+		t.Error(err)
+	}
+
+	output, err := apply()
+	if err == nil || !strings.Contains(output, "--etcd-ca-cert and --etcd-ca-key") {
+		t.Errorf("without the authority of etcd: %v, want a failure that names its flags\n%s", err, output)
+	}
+	if err := i.check(t).is("certificates", "failed", "trivet-"+server+"-etcd"); err != nil {
+		t.Error(err)
+	}
+	if output, err := apply(etcdFlags...); err != nil {
+		t.Errorf("with the authority of etcd: %v\n%s", err, output)
+	}
+	if err := i.check(t).is("certificates", "ok", ""); err != nil {
+		t.Error(err)
+	}
 }
 
 func (i *installation) applyRoles() {

@@ -135,7 +135,7 @@ func buttonsAreProtected(t *testing.T, page string, client *http.Client) {
 	}{
 		"own page":       {page, "", report.Token, client, http.StatusOK},
 		"no token":       {page, "", "", client, http.StatusForbidden},
-		"no cookie":      {page, "", report.Token, http.DefaultClient, http.StatusForbidden},
+		"no key":         {page, "", report.Token, http.DefaultClient, http.StatusForbidden},
 		"foreign origin": {"https://evil.example", "", report.Token, client, http.StatusForbidden},
 		"DNS rebinding":  {"http://evil.example", "evil.example", report.Token, client, http.StatusMisdirectedRequest},
 	} {
@@ -157,10 +157,10 @@ func buttonsAreProtected(t *testing.T, page string, client *http.Client) {
 			t.Errorf("%s: %d %s (%v), want %d", name, response.StatusCode, answer, err, c.code)
 		}
 	}
-	if code, _, err := fetchBy(client, page+"/demo/demo.js"); err != nil || code != http.StatusOK {
+	if code, _, err := fetchBy(client, page+"/assets/demo.js"); err != nil || code != http.StatusOK {
 		t.Errorf("demo.js: %d, %v", code, err)
 	}
-	if _, body, err := fetchBy(client, page+"/"); err != nil || !strings.Contains(body, `src="/demo/demo.js"`) {
+	if _, body, err := fetchBy(client, page+"/"); err != nil || !strings.Contains(body, `src="/assets/demo.js"`) {
 		t.Errorf("the page does not load the buttons (%v):\n%s", err, body)
 	}
 }

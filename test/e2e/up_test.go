@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -206,25 +205,32 @@ func suggestedStatusWorks(t *testing.T, up *running) {
 	}
 }
 
-// openPage opens the URL as a browser does, and returns the address of the page without its key.
+// openPage opens the URL as a browser does. It returns the address of the page without its key, and
+// a client that sends the key as the page does.
 func openPage(t *testing.T, address string) (page string, client *http.Client) {
 	t.Helper()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
+	page, key, found := strings.Cut(address, "/#key=")
+	if !found {
+		t.Fatalf("the page's URL %q has no key", address)
 	}
-	client = &http.Client{Jar: jar, Timeout: 10 * time.Second}
-	page, _, _ = strings.Cut(address, "/?")
-	if code, _, err := fetchBy(client, page+"/"); err != nil || code != http.StatusForbidden {
-		t.Errorf("the page without its key: %d (%v), want 403", code, err)
+	if code, _, err := fetchBy(http.DefaultClient, page+"/v1/status"); err != nil || code != http.StatusForbidden {
+		t.Errorf("the status without the key: %d (%v), want 403", code, err)
 	}
-	if code, body, err := fetchBy(client, address); err != nil || code != http.StatusOK {
-		t.Fatalf("open the page: %d %s (%v)", code, body, err)
-	}
+	client = &http.Client{Transport: withKey(key), Timeout: 10 * time.Second}
 	if code, body, err := fetchBy(client, page+"/"); err != nil || code != http.StatusOK || !strings.Contains(body, "<title>") {
 		t.Errorf("the page: %d %s (%v)", code, body, err)
 	}
 	return page, client
+}
+
+// withKey sends requests with a key of the page.
+type withKey string
+
+// RoundTrip implements http.RoundTripper.
+func (k withKey) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Trivet-Dashboard-Key", string(k))
+	return http.DefaultTransport.RoundTrip(request)
 }
 
 // lineOf returns a line that `trivet-lab up` prints when it is ready.

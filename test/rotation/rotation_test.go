@@ -135,6 +135,12 @@ func (l *leases) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	return l.behind.GetLease(ctx, request)
 }
 
+// WatchLeases goes on until its server ends it.
+func (l *leases) WatchLeases(_ *leasev1.WatchLeasesRequest, stream grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
+	<-stream.Context().Done()
+	return context.Cause(stream.Context())
+}
+
 // process has the metrics, the log and the listener of one server.
 type process struct {
 	registry *prometheus.Registry
@@ -145,13 +151,23 @@ type process struct {
 // serve runs a server whose connections live for three seconds, so that handshakes never end.
 func serve(t *testing.T, files identity.Files, service *leases) *process {
 	t.Helper()
+	return serveFor(t, files, service, 3*time.Second)
+}
+
+// serveFor runs a server whose connections live for a while; 0 is without end.
+func serveFor(t *testing.T, files identity.Files, service *leases, age time.Duration) *process {
+	t.Helper()
 	p := &process{registry: prometheus.NewRegistry(), log: &testkit.LogBuffer{}, listener: bufconn.Listen(64 << 10)}
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.TLS = files
-	cfg.MaxConnectionAge = 3 * time.Second
+	cfg.MaxConnectionAge = age
+	clients, err := identity.Files{CAFile: files.CAFile}.Client(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	server, err := rpcserver.New(cfg, rpcserver.Deps{
 		Logger: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.registry,
-		Authenticator: authn.New(authn.Config{}), Authorizer: authz.New(nil),
+		Authenticator: authn.New(authn.Config{ClientAuthorities: clients.Authorities}), Authorizer: authz.New(nil),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -306,6 +322,40 @@ func TestRotation_WithoutAnOverlapCallsAreRefusedAndTheCauseIsShown(t *testing.T
 		time.Sleep(10 * time.Second)
 		if err := c.call(t.Context()); err != nil {
 			t.Errorf("with new files everywhere: %v", err)
+		}
+	})
+}
+
+// A connection outlives the handshake. Its calls do not outlive the authority of its certificate.
+func TestRotation_ARemovedAuthorityEndsCallsOnOpenConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, log := install(t), &testkit.LogBuffer{}
+		person := dial(t, serveFor(t, i.mounts[0], &leases{}, 0), "leasesvc", i.mounts[2], log)
+		call := func() error {
+			_, err := person.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/node-1"})
+			return err
+		}
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		watch, err := person.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		other, err := certs.NewAuthority("other", certs.AuthorityLifetime, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(i.mounts[0].CAFile, other.CertPEM(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		removed := time.Now()
+		if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || time.Since(removed) > 10*time.Second {
+			t.Errorf("the watch ended after %v with %v, want NOT_AUTHENTICATED within 10 s", time.Since(removed), err)
+		}
+		if err := call(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "authority") {
+			t.Errorf("a call on the open connection: %v, want NOT_AUTHENTICATED with the cause", err)
 		}
 	})
 }

@@ -40,6 +40,7 @@ type View struct {
 	changed   *sync.Cond
 	ended     bool
 	reopened  int
+	bytes     int64
 	slices    map[string][]string // endpoints by slice, with duplicates
 	endpoints map[string]*observed
 }
@@ -78,6 +79,13 @@ func (v *View) Reopened() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.reopened
+}
+
+// Bytes returns the size of all slices in the events of the watch, as protobuf.
+func (v *View) Bytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.bytes
 }
 
 func (v *View) follow(ctx context.Context, watcher watch.Interface) {
@@ -128,6 +136,7 @@ func (v *View) read(ctx context.Context, watcher watch.Interface) (last string, 
 func (v *View) note(slice *discoveryv1.EndpointSlice, gone bool, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.bytes += int64(slice.Size())
 	before := v.slices[slice.Name]
 	delete(v.slices, slice.Name)
 	if !gone {

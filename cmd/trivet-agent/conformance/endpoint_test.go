@@ -10,6 +10,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,12 +23,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/certificate/csr"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
 
+	"github.com/trivet-dev/trivet/test/lab/devcluster"
+	"github.com/trivet-dev/trivet/test/lab/faultproxy"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -167,6 +175,104 @@ func TestLeaseController_RenewsThroughTheEndpoint(t *testing.T) {
 	t.Logf("renewals that failed again and again: %d while the agent restarted, %d after the Lease was deleted", failures, k.failures.Load()-failures)
 }
 
+// A kube-apiserver with --goaway-chance closes connections so that clients spread over all servers.
+// It does not process what arrives on such a connection, and a client sends that again.
+func TestWrites_NoneFailsBecauseAConnectionEnds(t *testing.T) {
+	const writers, each = 16, 100
+	f := newFixture(t, "--goaway-chance=0.02") // the largest
+	f.issue()
+	f.start()
+	client := f.client(f.config())
+	var group sync.WaitGroup
+	failures := make(chan error, writers*each)
+	for writer := range writers {
+		group.Go(func() {
+			for number := range each {
+				name := fmt.Sprintf("event-%d-%d", writer, number)
+				_, err := client.CoreV1().Events("default").Create(t.Context(), &corev1.Event{
+					ObjectMeta: metav1.ObjectMeta{Name: name}, Reason: "Test", Message: strings.Repeat("x", 1000),
+					InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node, Namespace: "default"},
+				}, metav1.CreateOptions{})
+				if err != nil {
+					failures <- err
+				}
+			}
+		})
+	}
+	group.Wait()
+	close(failures)
+	for err := range failures {
+		t.Errorf("%d of %d writes failed, the first with: %v", len(failures)+1, writers*each, err)
+		break
+	}
+}
+
+// A kube-apiserver that has lost etcd keeps watches open and delivers nothing.
+func TestWatch_MovesFromAKubeAPIServerWithoutEtcd(t *testing.T) {
+	f := newFixture(t)
+	var servers []*devcluster.Peer
+	relays := map[string]*faultproxy.Relay{} // to etcd, by the address of the kube-apiserver
+	for i := range 2 {
+		relay := faultproxy.NewRelay(t, strings.TrimPrefix(f.cluster.EtcdEndpoints()[0], "https://"))
+		server, err := f.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
+			AdvertiseAddress: fmt.Sprintf("192.0.2.%d", i+1), EtcdURL: "https://" + relay.Addr(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, server)
+		relays[strings.TrimPrefix(server.RESTConfig().Host, "https://")] = relay
+	}
+	f.writeKubeconfig = servers[0].WriteKubeconfig
+	stored := fmt.Sprintf("[%q]", strings.TrimPrefix(servers[1].RESTConfig().Host, "https://"))
+	if err := os.WriteFile(filepath.Join(f.dir, "apiservers.json"), []byte(stored), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.issue()
+	f.start()
+	config := f.config()
+	config.Timeout = 0
+	nodes := f.client(config).CoreV1().Nodes()
+	watch := func() <-chan apiwatch.Event {
+		t.Helper()
+		w, err := nodes.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Stop)
+		return w.ResultChan()
+	}
+	events := watch()
+	<-events // the Node as it is
+	for _, server := range f.pool.Snapshot() {
+		if server.Current {
+			relays[server.Address].Disconnect(true)
+		}
+	}
+	cut, ended := time.Now(), time.After(patience)
+	for open := true; open; {
+		select {
+		case _, open = <-events:
+		case <-ended:
+			t.Fatalf("the watch is still open %v after its kube-apiserver lost etcd", patience)
+		}
+	}
+	t.Logf("the watch ended %v after its kube-apiserver lost etcd", time.Since(cut).Round(time.Second))
+	events = watch()
+	<-events
+	if _, err := f.admin.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(`{"metadata":{"labels":{"changed":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case event := <-events:
+		if changed, ok := event.Object.(*corev1.Node); !ok || changed.Labels["changed"] != "yes" {
+			t.Errorf("the next watch delivers %v", event)
+		}
+	case <-time.After(patience):
+		t.Error("the next watch delivers nothing")
+	}
+}
+
 // TestCertificate_BootstrapAndRotation makes certificates as a kubelet does: with a bootstrap token
 // before it has one, and then with the certificate itself.
 func TestCertificate_BootstrapAndRotation(t *testing.T) {
@@ -198,6 +304,19 @@ func TestCertificate_BootstrapAndRotation(t *testing.T) {
 	if _, err := f.client(f.config()).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("secrets with the node's certificate: %v, want an error about rights", err)
 	}
+	// A valid certificate is deleted, so that the kubelet registers anew.
+	if err := os.Remove(f.certificateFile()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, patience, func() error {
+		_, err := bootstrap.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "none", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("a request with the bootstrap token after the certificate was deleted: %w", err)
+		}
+		return nil
+	})
+	f.obtain(bootstrap)
+	f.issue()
 	impersonating := f.config()
 	impersonating.Impersonate = rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}}
 	if _, err := f.client(impersonating).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{}); !apierrors.IsForbidden(err) {

@@ -40,17 +40,17 @@ type fixture struct {
 	address  string
 	leasesvc *leasesvc
 	pool     *upstream.Pool
-	endpoint *endpoint.Endpoint
-	stop     func()
+	// writeKubeconfig writes a kubeconfig that leads to the kube-apiserver of the kubelet.
+	writeKubeconfig func(path, user string, groups ...string) error
+	endpoint        *endpoint.Endpoint
+	stop            func()
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t *testing.T, args ...string) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cluster, err := devcluster.Start(ctx, devcluster.Config{APIServerArgs: []string{
-		"--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true",
-	}})
+	cluster, err := devcluster.Start(ctx, devcluster.Config{APIServerArgs: append([]string{"--enable-bootstrap-token-auth=true"}, args...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, cluster: cluster, admin: admin, dir: t.TempDir(), address: "127.0.0.1:0", leasesvc: &leasesvc{}}
+	f := &fixture{t: t, cluster: cluster, admin: admin, dir: t.TempDir(), address: "127.0.0.1:0", leasesvc: &leasesvc{}, writeKubeconfig: cluster.WriteKubeconfig}
 	f.node, err = admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func (f *fixture) issue() {
 func (f *fixture) start() {
 	f.t.Helper()
 	path := filepath.Join(f.dir, "kubelet.conf")
-	if err := f.cluster.WriteKubeconfig(path, "system:node:"+node, "system:nodes"); err != nil {
+	if err := f.writeKubeconfig(path, "system:node:"+node, "system:nodes"); err != nil {
 		f.t.Fatal(err)
 	}
 	file, err := kubeconfig.Load(path)

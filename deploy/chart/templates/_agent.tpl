@@ -4,7 +4,7 @@
     fieldRef:
       fieldPath: spec.nodeName
 - name: GOMEMLIMIT
-  value: {{ .Values.agent.goMemoryLimit }}
+  value: {{ .Values.agent.goMemoryLimit | quote }}
 {{- end }}
 
 {{- define "trivet.agentProbes" -}}

@@ -2,24 +2,14 @@
 {{- define "trivet.certsPod" -}}
 {{- $root := index . 0 -}}
 metadata:
-  labels:
-    app.kubernetes.io/name: certs
-    app.kubernetes.io/part-of: trivet
+  {{- include "trivet.podMetadata" (list $root "certs" dict) | nindent 2 }}
 spec:
   serviceAccountName: certs
   restartPolicy: OnFailure
-  enableServiceLinks: false
-  {{- with include "trivet.pullSecrets" $root | trim }}{{ . | nindent 2 }}{{ end }}
-  securityContext:
-    {{- include "trivet.podSecurity" $root | nindent 4 }}
-  {{- with include "trivet.placement" $root | trim }}{{ . | nindent 2 }}{{ end }}
+  {{- include "trivet.podSpec" (list $root $root.Values.pods) | nindent 2 }}
   containers:
     - name: certs
-      image: {{ include "trivet.image" $root }}
-      {{- with $root.Values.image.pullPolicy }}
-      imagePullPolicy: {{ . }}
-      {{- end }}
-      command: [/trivet]
+      {{- include "trivet.container" (list $root "/trivet") | nindent 6 }}
       args:
         {{- toYaml (index . 1) | nindent 8 }}
       resources:
@@ -42,7 +32,7 @@ spec:
 - localhost
 {{- end }}
 
-{{/* trivet.certificate prints a Certificate of cert-manager; one with DNS names is also a server's. */}}
+{{/* trivet.certificate prints a Certificate of cert-manager; one with dnsNames is also a server's. */}}
 {{- define "trivet.certificate" }}
 {{- $root := index . 0 }}{{ $leaf := index . 1 }}
 ---
@@ -50,7 +40,7 @@ apiVersion: cert-manager.io/v1
 kind: Certificate
 metadata:
   name: {{ $leaf.name }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "trivet.labels" $root | nindent 4 }}
 spec:
@@ -66,6 +56,10 @@ spec:
   ipAddresses: [127.0.0.1, "::1"]
   usages: [digital signature, server auth, client auth]
   {{- else }}
+  {{- with $leaf.clientNames }}
+  dnsNames:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   usages: [digital signature, client auth]
   {{- end }}
   duration: 8760h

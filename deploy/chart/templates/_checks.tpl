@@ -9,7 +9,6 @@
 {{- fail "etcd: give etcd.endpoints or etcd.embedded.enabled, not both" }}
 {{- end }}
 {{- if $embedded.enabled }}
-{{- if ne .Values.etcd.secretName "trivet-etcd" }}{{ fail "etcd.embedded uses the Secret trivet-etcd: leave etcd.secretName as it is" }}{{ end }}
 {{- with get $servers "slicesvc" }}
 {{- if or (not .managedBy) (eq .managedBy "endpointslice-controller.k8s.io") }}
 {{- fail "etcd.embedded: its members find each other by EndpointSlices, which slicesvc can write only while etcd works. Keep kube-controller-manager's endpointslice controller, and set servers.slicesvc.enabled=false, or servers.slicesvc.managedBy to a value of your own" }}
@@ -18,6 +17,7 @@
 {{- range $name, $server := $servers }}
 {{- if eq $server.mode "StaticPod" }}{{ fail (printf "etcd.embedded: %s as a StaticPod has the DNS of its machine, which does not know etcd's Pods" $name) }}{{ end }}
 {{- end }}
+{{- if .Values.pods.controlPlaneOnly }}{{ include "trivet.etcdPlacement" . }}{{ end }}
 {{- end }}
 {{- if and .Values.agent.kubeletEndpoint (ne .Values.agent.mode "StaticPod") }}
 {{- fail "agent.kubeletEndpoint needs agent.mode=StaticPod: a kubelet starts before it knows a DaemonSet" }}
@@ -36,6 +36,15 @@
 {{- range $name, $names := .Values.certificates.dnsNames }}
 {{- if not (hasKey $servers $name) }}{{ fail (printf "certificates.dnsNames: %s is not enabled" $name) }}{{ end }}
 {{- end }}
+{{- $certificates := .Values.certificates }}
+{{- if eq $certificates.source "CertManager" }}
+{{- if eq (empty $certificates.issuerRef) (not $certificates.authorityInCluster) }}
+{{- fail "certificates: give issuerRef, an Issuer for Trivet alone whose key is outside of the cluster, or authorityInCluster=true, whose key is Secret trivet-ca; not both" }}
+{{- end }}
+{{- if and (eq ($certificates.issuerRef.kind | toString) "ClusterIssuer") (not $certificates.acceptSharedIssuer) }}
+{{- fail (printf "certificates.issuerRef: each namespace may use ClusterIssuer %s, and with a certificate of group trivet:gateways a program names any caller. Use an Issuer of namespace %s for Trivet alone, or limit the ClusterIssuer by a policy and set certificates.acceptSharedIssuer=true" $certificates.issuerRef.name .Release.Namespace) }}
+{{- end }}
+{{- end }}
 {{- /* lookup finds objects in a cluster only, so helm template passes. */}}
 {{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace | default dict }}
 {{- $level := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $namespace }}
@@ -44,5 +53,41 @@
 {{- end }}
 {{- if and .Values.staticPods.print $namespace }}
 {{- fail "staticPods.print prints manifests for kubelets, by helm template; it installs nothing" }}
+{{- end }}
+{{- end }}
+
+{{/* trivet.etcdPlacement fails if a member of etcd.embedded would wait for a control-plane node, or for one that reaches its
+     volume. lookup finds objects in a cluster only. */}}
+{{- define "trivet.etcdPlacement" -}}
+{{- $etcd := .Values.etcd.embedded }}
+{{- $nodes := (lookup "v1" "Node" "" "").items }}
+{{- $machines := list }}
+{{- range $nodes }}
+{{- if hasKey (.metadata.labels | default dict) "node-role.kubernetes.io/control-plane" }}{{ $machines = append $machines .metadata.labels }}{{ end }}
+{{- end }}
+{{- $needed := ternary (int $etcd.members) 1 (eq $etcd.antiAffinity "required") }}
+{{- if and $nodes (lt (len $machines) $needed) }}
+{{- fail (printf "etcd.embedded: its Pods run on control-plane nodes and need %d, and the cluster shows %d. Set etcd.embedded.antiAffinity=preferred to put several members on one node, or etcd.embedded.members=1 for a new etcd, or pods.controlPlaneOnly=false, after docs/security.md" $needed (len $machines)) }}
+{{- end }}
+{{- range until (int $etcd.members) }}
+{{- $claim := printf "data-etcd-%d" . }}
+{{- $name := dig "spec" "volumeName" "" (lookup "v1" "PersistentVolumeClaim" $.Release.Namespace $claim | default dict) }}
+{{- $volume := dict }}
+{{- if $name }}{{ $volume = lookup "v1" "PersistentVolume" "" $name | default dict }}{{ end }}
+{{- with dig "spec" "nodeAffinity" "required" "nodeSelectorTerms" list $volume }}
+{{- $reached := false }}
+{{- range $term := . }}
+{{- range $labels := $machines }}
+{{- $fits := true }}
+{{- range $term.matchExpressions }}
+{{- if and (eq .operator "In") (not (has (get $labels .key) .values)) }}{{ $fits = false }}{{ end }}
+{{- end }}
+{{- if $fits }}{{ $reached = true }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if not $reached }}
+{{- fail (printf "etcd.embedded: no control-plane node reaches volume %s of claim %s. Set pods.controlPlaneOnly=false, after docs/security.md, or replace the members one by one, after docs/install.md" $name $claim) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -10,6 +10,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}{{ else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* trivet.container prints image and command of a container of ours; the arguments are the root and the command. */}}
+{{- define "trivet.container" -}}
+{{- $root := index . 0 -}}
+image: {{ include "trivet.image" $root | quote }}
+{{- with $root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+command: [{{ index . 1 }}]
+{{- end }}
+
 {{/* trivet.servers prints the enabled servers by name: their values, their ports, their loops, and those in dry run. */}}
 {{- define "trivet.servers" -}}
 {{- $values := .Values }}
@@ -75,6 +85,11 @@ resources:
 {{- end }}
 {{- end }}
 
+{{/* trivet.etcdClientName is the name by which the members of etcd.embedded know their clients. */}}
+{{- define "trivet.etcdClientName" -}}
+client.etcd.{{ .Release.Namespace }}.svc
+{{- end }}
+
 {{/* trivet.needsMachine is "true" if Pods in the namespace have the network of their machine. */}}
 {{- define "trivet.needsMachine" -}}
 {{- $found := ne .Values.agent.mode "None" }}
@@ -91,9 +106,10 @@ resources:
 {{- $text := $root.Files.Get $path }}
 {{- if not $text }}{{ fail (printf "the chart lacks %s" $path) }}{{ end }}
 {{- $objects := list }}
-{{- range regexSplit "(?m)^---$" ($text | replace "trivet-system" $root.Release.Namespace) -1 }}
+{{- range regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml . }}
 {{- if hasKey $object "Error" }}{{ fail (printf "%s: %s" $path $object.Error) }}{{ end }}
+{{- $object = toJson $object | replace "trivet-system" $root.Release.Namespace | fromJson }}
 {{- $metadata := $object.metadata }}
 {{- $_ := set $metadata "labels" (merge (include "trivet.labels" $root | fromYaml) ($metadata.labels | default dict)) }}
 {{- $objects = append $objects $object }}
@@ -106,21 +122,5 @@ resources:
 {{- range include "trivet.objects" . | fromJsonArray }}
 ---
 {{ toYaml . }}
-{{- end }}
-{{- end }}
-
-{{- define "trivet.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
-{{- end }}
-
-{{- define "trivet.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
 {{- end }}
 {{- end }}

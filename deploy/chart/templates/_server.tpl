@@ -21,10 +21,11 @@
 - --agent-service-accounts={{ $root.Release.Namespace }}/trivet-agent
 {{- end }}
 {{- with $server.managedBy }}
-- --managed-by={{ . }}
+- {{ printf "--managed-by=%s" . | quote }}
 {{- end }}
 {{- range $flag, $value := $server.flags }}
-- {{ printf "--%s=%v" $flag $value | quote }}
+{{- /* Helm reads a number as a float, which JSON alone prints in full. */}}
+- {{ printf "--%s=%s" $flag (kindIs "string" $value | ternary $value (toJson $value)) | quote }}
 {{- end }}
 {{- end }}
 
@@ -91,30 +92,5 @@ TRIVET_PEER_CA_FILE: /etc/trivet/trust/ca.crt
 TRIVET_LOG_FORMAT: {{ .Values.log.format }}
 {{- with .Values.log.level }}
 TRIVET_LOG_LEVEL: {{ . }}
-{{- end }}
-{{- end }}
-
-{{/* trivet.podSecurity is the context of every Pod of a server and of a Job. */}}
-{{- define "trivet.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
-{{/* trivet.placement prints where a Pod runs. */}}
-{{- define "trivet.placement" -}}
-{{- with .Values.pods.nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.pods.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.pods.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -9,10 +9,8 @@ apiVersion: v1
 kind: Pod
 metadata:
   name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    app.kubernetes.io/name: {{ $name }}
-    app.kubernetes.io/part-of: trivet
+  namespace: {{ $root.Release.Namespace | quote }}
+  {{- include "trivet.podMetadata" (list $root $name dict) | nindent 2 }}
 spec:
   hostNetwork: true
   # No admission resolves the class of a static Pod, and the kubelet stops Pods in the order of the number.
@@ -21,10 +19,10 @@ spec:
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ ternary 45 30 (eq $name "bootstrapsvc") }}
   securityContext:
-    {{- include "trivet.podSecurity" $root | nindent 4 }}
+    {{- include "trivet.podSecurity" false | nindent 4 }}
   containers:
     - name: server
-      image: {{ include "trivet.image" $root }}
+      image: {{ include "trivet.image" $root | quote }}
       imagePullPolicy: {{ $root.Values.image.pullPolicy | default "IfNotPresent" }}
       command: [/{{ $name }}]
       args:
@@ -33,16 +31,16 @@ spec:
         {{- include "trivet.ports" $server.ports | nindent 8 }}
       env:
         - name: GOMEMLIMIT
-          value: {{ $sized.goMemoryLimit }}
+          value: {{ $sized.goMemoryLimit | quote }}
         - name: TRIVET_CLUSTER
           value: {{ $root.Values.cluster.name | quote }}
         - name: TRIVET_ETCD_ENDPOINTS
-          value: {{ join "," ($root.Values.staticPods.etcdEndpoints | default $root.Values.etcd.endpoints) }}
+          value: {{ join "," ($root.Values.staticPods.etcdEndpoints | default $root.Values.etcd.endpoints) | quote }}
         - name: TRIVET_KUBECONFIG
           value: /etc/trivet/tls/kubeconfig
         {{- range $setting, $value := include "trivet.files" $root | fromYaml }}
         - name: {{ $setting }}
-          value: {{ $value }}
+          value: {{ $value | quote }}
         {{- end }}
         {{- with $server.loops }}
         - name: TRIVET_LOOPS
@@ -74,10 +72,10 @@ spec:
       hostPath:
         path: /etc/trivet/trust
         type: DirectoryOrCreate
-    # ca.crt, tls.crt and tls.key of a client of etcd.
+    # ca.crt, tls.crt and tls.key of user trivet:{{ $name }} of etcd.
     - name: etcd
       hostPath:
-        path: /etc/trivet/etcd
+        path: /etc/trivet/etcd/{{ $name }}
         type: DirectoryOrCreate
 {{- end }}
 {{- end }}

@@ -11,20 +11,43 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 )
 
-var listDifferences = methodNamed("trivet.shadow.v1.ShadowService.ListDifferences")
+var (
+	listDifferences = methodNamed("trivet.shadow.v1.ShadowService.ListDifferences")
+	switchLoop      = methodNamed("trivet.shadow.v1.ShadowService.SwitchLoop")
+)
 
 // shadowServer answers ShadowService for all services.
 type shadowServer struct {
 	shadowv1.UnimplementedShadowServiceServer
 	server *Server
+}
+
+// SwitchLoop hands the request to any replica of the service. A second try repeats nothing.
+func (s shadowServer) SwitchLoop(ctx context.Context, request *shadowv1.SwitchLoopRequest) (*shadowv1.SwitchLoopResponse, error) {
+	at := slices.IndexFunc(s.server.services, func(of *service) bool { return of.name == request.GetService() })
+	if at < 0 {
+		return nil, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, fmt.Sprintf("service %q has no loops", request.GetService()))
+	}
+	of := s.server.services[at]
+	answer, err := of.any(constant(leaderKey), of.timeout)(onBehalf(ctx, s.server.replicaID), switchLoop, request)
+	if err != nil {
+		return nil, err
+	}
+	switched, ok := answer.(*shadowv1.SwitchLoopResponse)
+	if !ok {
+		return nil, fmt.Errorf("the answer to SwitchLoop is %T", answer)
+	}
+	return switched, nil
 }
 
 // ListDifferences asks all replicas at once. Each answers for the shards that it leads.

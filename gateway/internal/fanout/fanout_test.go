@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -234,6 +235,29 @@ func TestPool_OneConnectionForEachProcess(t *testing.T) {
 	}
 	if _, err := statusv1.NewStatusServiceClient(other).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); err != nil {
 		t.Errorf("a call on a kept connection = %v", err)
+	}
+}
+
+// A replica leaves while it is asked, as one that hangs and is given up.
+func TestCallMember_SaysThatTheReplicaLeft(t *testing.T) {
+	asked := make(chan struct{})
+	h := newFixture(t, map[string]func(context.Context) error{"a": func(ctx context.Context) error {
+		close(asked)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	pool := h.pool()
+	go func() {
+		<-asked
+		if err := pool.Keep(nil); err != nil {
+			t.Errorf("Keep() = %v", err)
+		}
+	}()
+	_, err := fanout.CallMember(t.Context(), pool, member("a"), func(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (*statusv1.GetStatusResponse, error) {
+		return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
+	})
+	if status.Code(err) != codes.Canceled || !strings.Contains(err.Error(), "it left during the call") {
+		t.Errorf("error is %v, want CANCELED because the replica left", err)
 	}
 }
 

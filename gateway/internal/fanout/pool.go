@@ -75,7 +75,19 @@ func CallMember[Answer any](ctx context.Context, pool *Pool, member term.Member,
 		var none Answer
 		return none, err
 	}
-	return call(ctx, conn, member)
+	answer, err := call(ctx, conn, member)
+	if status.Code(err) == codes.Canceled && ctx.Err() == nil && pool.dropped(member, conn) {
+		// gRPC says that the connection is closing. The code stays: the call may have arrived.
+		err = status.Error(codes.Canceled, "it left during the call, and is no longer registered")
+	}
+	return answer, err
+}
+
+// dropped reports whether a connection to a member was closed because the member left.
+func (p *Pool) dropped(member term.Member, conn *grpc.ClientConn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.closed && p.conns[keyOf(member)] != conn
 }
 
 // Keep closes the connections to all other members. Their calls in progress fail. Members of an

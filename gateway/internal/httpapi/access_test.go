@@ -158,6 +158,18 @@ func TestAccess_EachOtherPathForEachCaller(t *testing.T) {
 	}
 }
 
+func TestAccess_ATokenEndsTheLimitsOfStrangers(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	callers.OnePlaceForStrangers(t)
+	callers.CheckPlaces(t, strings.TrimPrefix(servingTLS(t, callers, withoutHandlers), "https://"), "/v1/openapi.json")
+}
+
+// A token that names hundreds of groups is long.
+func TestAccess_TakesLongTokens(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	callers.CheckLongTokens(t, servingTLS(t, callers, withoutHandlers)+"/v1/openapi.json")
+}
+
 func TestAccess_ABrowserWithoutCredentialsGetsText(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	address := servingTLS(t, callers, withoutHandlers)

@@ -1,8 +1,10 @@
 // Package httpapi serves the gateway over HTTP: its RPCs as JSON, and the page.
 //
-// An API request becomes a gRPC call over an in-memory connection to a gRPC server of this package,
-// so that rights, limits, logging, validation and error rules are those of gRPC. The call has the
-// caller of the request. No header of a request reaches the call, least of all credentials.
+// Limits and rights of a caller are decided before a body is read, and the length and the number of
+// values of a body before it is decoded. An API request then becomes a gRPC call over an in-memory
+// connection to a gRPC server of this package, so that rights, logging, validation and error rules
+// are those of gRPC. The call has the caller of the request. No header of a request reaches the
+// call, least of all credentials.
 //
 // The server does not trust its clients. It answers only to known callers, except for health, and
 // refuses what a browser sends for another site. It bounds headers, bodies, connections and the

@@ -45,7 +45,7 @@ func errorOf(r *http.Request, code int) error {
 	case http.StatusMethodNotAllowed:
 		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%s is not allowed at %q", r.Method, r.URL.Path))
 	case http.StatusRequestEntityTooLarge:
-		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "a GET carries no body, and a POST at most 1 MiB")
+		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "a GET carries no body, and that of a POST is too long")
 	case http.StatusUnsupportedMediaType:
 		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "the Content-Type of a body must be application/json")
 	case http.StatusForbidden:

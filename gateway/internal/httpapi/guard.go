@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/httpaccess"
@@ -16,9 +18,8 @@ const (
 	writeTimeout = 10 * time.Second
 	// rejectedBodyTimeout bounds how long net/http waits for the end of a rejected body.
 	rejectedBodyTimeout = time.Second
-	// bodyTimeout bounds how long a client may take to send a body, maxBody its length.
+	// bodyTimeout bounds how long a client may take to send a body.
 	bodyTimeout = 10 * time.Second
-	maxBody     = 1 << 20
 )
 
 // guard checks each request before next: its host, its caller, and its form. health serves the
@@ -73,9 +74,7 @@ func (g *guard) checkRequest(r *http.Request) int {
 		return http.StatusForbidden
 	case r.Method == http.MethodPost:
 		return checkBody(r)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		return http.StatusMethodNotAllowed
-	case r.ContentLength != 0:
+	case r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		return http.StatusRequestEntityTooLarge
 	default:
 		return 0
@@ -89,17 +88,12 @@ func checkBody(r *http.Request) int {
 	switch {
 	case err != nil || mediaType != "application/json":
 		return http.StatusUnsupportedMediaType
-	case r.ContentLength > maxBody:
-		return http.StatusRequestEntityTooLarge
 	default:
 		return 0
 	}
 }
 
 func reject(w http.ResponseWriter, r *http.Request, code int) {
-	if code == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", "GET, HEAD, POST")
-	}
 	dropBody(w)
 	writeError(w, r, code)
 }
@@ -124,6 +118,18 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, r, code, err)
 }
 
+// writeRefusal answers a call that is refused before its body is read.
+func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Method != http.MethodGet {
+		dropBody(w)
+	}
+	if status.Code(err) == codes.Unauthenticated {
+		refuse(w, r, err)
+		return
+	}
+	write(w, r, runtime.HTTPStatusFromCode(status.Code(err)), err)
+}
+
 // setSecurityHeaders lets the page load only from this server, and forbids embedding and type
 // sniffing. Without a CORS header scripts of other origins read nothing.
 func setSecurityHeaders(header http.Header) {
@@ -135,6 +141,13 @@ func setSecurityHeaders(header http.Header) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
+}
+
+// markStream keeps a proxy from holding lines back, and from changing them: nginx would collect and
+// compress a watch, which has no end.
+func markStream(header http.Header) {
+	header.Set("Cache-Control", "no-store, no-transform")
+	header.Set("X-Accel-Buffering", "no")
 }
 
 // deadlineWriter gives each write its own deadline: it ends a client that does not read, and lets

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,21 +20,28 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
 	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
 )
 
 // binding is one HTTP path of an RPC.
 type binding struct {
 	name protoreflect.FullName
-	// parameters has the names of the query parameters.
-	parameters []string
-	// reads is whether the RPC changes nothing, whatever the request says.
-	reads   bool
-	request protoreflect.MessageType
+	// parameters are the fields that query parameters set, by each of their names.
+	parameters map[string]protoreflect.FieldDescriptor
+	// reads is whether the RPC changes nothing, whatever the request says; streams is whether it is
+	// a watch.
+	reads, streams bool
+	request        protoreflect.MessageType
 }
 
 // bindings has the bindings of all RPCs that HTTP reaches, by HTTP method and pattern.
 type bindings map[string]binding
+
+// fullMethod returns the name of the RPC in gRPC.
+func (b binding) fullMethod() string {
+	return fmt.Sprintf("/%s/%s", b.name.Parent(), b.name.Name())
+}
 
 func bindingsOf(files ...protoreflect.FileDescriptor) (bindings, error) {
 	all := bindings{}
@@ -57,10 +65,10 @@ func (b bindings) add(method protoreflect.MethodDescriptor) error {
 	}
 	rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
 	for _, one := range slices.Concat([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()) {
-		found := binding{name: method.FullName(), reads: isRead(method), request: request}
+		found := binding{name: method.FullName(), reads: isRead(method), streams: method.IsStreamingServer(), request: request}
 		switch {
 		case one.GetGet() != "":
-			found.parameters = namesOf(method.Input().Fields(), one.GetGet())
+			found.parameters = parametersOf(method.Input().Fields(), one.GetGet())
 			b[http.MethodGet+" "+one.GetGet()] = found
 		case one.GetPost() != "" && one.GetBody() == "*":
 			b[http.MethodPost+" "+one.GetPost()] = found
@@ -82,43 +90,52 @@ func isRead(method protoreflect.MethodDescriptor) bool {
 	}
 }
 
-func namesOf(fields protoreflect.FieldDescriptors, path string) []string {
-	var names []string
+func parametersOf(fields protoreflect.FieldDescriptors, path string) map[string]protoreflect.FieldDescriptor {
+	parameters := map[string]protoreflect.FieldDescriptor{}
 	for i := range fields.Len() {
 		field := fields.Get(i)
 		inPath := strings.Contains(path, "{"+field.TextName()+"=") || strings.Contains(path, "{"+field.TextName()+"}")
 		if !inPath {
-			names = append(names, field.TextName(), field.JSONName())
+			parameters[field.TextName()], parameters[field.JSONName()] = field, field
 		}
 	}
-	return names
+	return parameters
 }
 
-// check rejects requests with unknown parameters or fields, which grpc-gateway would ignore: it
-// would answer a misspelt filter with everything. With readOnly it rejects requests that change
-// something, too.
-func (b bindings) check(readOnly bool) runtime.Middleware {
-	return func(next runtime.HandlerFunc) runtime.HandlerFunc { return b.checked(next, readOnly) }
+// admission decides about calls before their bodies are decoded, as *rpcserver.Server does.
+type admission interface {
+	Admit(ctx context.Context, fullMethod string, given map[string]string) (release func(), err error)
+	MaxBytes(fullMethod string) int
 }
 
-func (b bindings) checked(next runtime.HandlerFunc, readOnly bool) runtime.HandlerFunc {
+// check admits calls, and rejects requests with unknown parameters or fields, which grpc-gateway
+// would ignore: it would answer a misspelt filter with everything. With readOnly it rejects
+// requests that change something, too.
+func (b bindings) check(calls admission, readOnly bool) runtime.Middleware {
+	return func(next runtime.HandlerFunc) runtime.HandlerFunc { return b.checked(next, calls, readOnly) }
+}
+
+func (b bindings) checked(next runtime.HandlerFunc, calls admission, readOnly bool) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, inPath map[string]string) {
-		pattern, _ := runtime.HTTPPattern(r.Context())
-		found, known := b[r.Method+" "+pattern.String()]
-		if !known {
-			writeError(w, r, http.StatusMethodNotAllowed)
+		if found, probes := r.Context().Value(probeKey{}).(*bool); probes {
+			*found = true
 			return
 		}
-		for name := range r.URL.Query() {
-			if !slices.Contains(found.parameters, name) {
-				write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason,
-					fmt.Sprintf("%q has no parameter %q", r.URL.Path, name)))
-				return
-			}
+		pattern, _ := runtime.HTTPPattern(r.Context())
+		found := b[r.Method+" "+pattern.String()]
+		release, err := calls.Admit(r.Context(), found.fullMethod(), inPath)
+		if err != nil {
+			writeRefusal(w, r, err)
+			return
+		}
+		defer release()
+		if err := found.checkQuery(r.URL); err != nil {
+			write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, err.Error()))
+			return
 		}
 		changes := readOnly && !found.reads
 		if r.Method == http.MethodPost {
-			request, err := readBody(w, r, found.request)
+			request, err := readBody(w, r, found.request, calls.MaxBytes(found.fullMethod()))
 			if err != nil {
 				writeBodyError(w, r, err)
 				return
@@ -134,15 +151,56 @@ func (b bindings) checked(next runtime.HandlerFunc, readOnly bool) runtime.Handl
 				"%s is no read, and a server with --insecure does not know its HTTP callers: %s", found.name.Name(), instead)))
 			return
 		}
+		if found.streams {
+			markStream(w.Header())
+			if isHead(r) {
+				w.Header().Set("Content-Type", "application/json")
+				return // a watch has no end
+			}
+			w = &streamWriter{ResponseWriter: w}
+		}
 		next(w, r, inPath)
 	}
 }
 
+// streamWriter gives the error of a watch that did not begin the form of all other errors:
+// grpc-gateway writes it as a line of the watch.
+type streamWriter struct {
+	http.ResponseWriter
+	failed bool
+}
+
+func (w *streamWriter) WriteHeader(code int) {
+	w.failed = code != http.StatusOK
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *streamWriter) Write(data []byte) (int, error) {
+	if body, is := bytes.CutPrefix(data, []byte(errorPrefix)); is && w.failed {
+		if _, err := w.ResponseWriter.Write(bytes.TrimSuffix(body, []byte("}"))); err != nil {
+			return 0, err
+		}
+		return len(data), nil
+	}
+	return w.ResponseWriter.Write(data)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // readBody decodes a body and replaces it by what was understood, so that the RPC gets what was
 // checked.
-func readBody(w http.ResponseWriter, r *http.Request, kind protoreflect.MessageType) (proto.Message, error) {
-	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
+func readBody(w http.ResponseWriter, r *http.Request, kind protoreflect.MessageType, limit int) (proto.Message, error) {
+	if r.ContentLength > int64(limit) {
+		return nil, &http.MaxBytesError{Limit: int64(limit)}
+	}
+	var received bytes.Buffer
+	received.Grow(int(max(r.ContentLength, 0)) + bytes.MinRead)
+	if _, err := received.ReadFrom(http.MaxBytesReader(w, r.Body, int64(limit))); err != nil {
+		return nil, err
+	}
+	content := received.Bytes()
+	if err := rpcserver.CheckValues(content, kind.Descriptor()); err != nil {
 		return nil, err
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // or it would end a call that takes longer
@@ -152,7 +210,8 @@ func readBody(w http.ResponseWriter, r *http.Request, kind protoreflect.MessageT
 			return nil, err
 		}
 	}
-	if content, err = protojson.Marshal(request); err != nil {
+	content, err := protojson.Marshal(request)
+	if err != nil {
 		return nil, err
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(content)), int64(len(content))
@@ -161,15 +220,19 @@ func readBody(w http.ResponseWriter, r *http.Request, kind protoreflect.MessageT
 
 func writeBodyError(w http.ResponseWriter, r *http.Request, err error) {
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		w.Header().Set("Connection", "close")
+		dropBody(w)
 		writeError(w, r, http.StatusRequestEntityTooLarge)
 		return
 	}
-	reason := rpcerror.ValidationFailedReason
-	if strings.Contains(err.Error(), "unknown field") {
+	if rpcerror.ReasonOf(err) != "" {
+		write(w, r, http.StatusBadRequest, err)
+		return
+	}
+	reason, text := rpcerror.ValidationFailedReason, err.Error() // it may repeat the whole body
+	if strings.Contains(text, "unknown field") {
 		reason = rpcerror.UnknownFieldReason
 	}
-	write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, reason, fmt.Sprintf("the body is not a request: %s", err)))
+	write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, reason, fmt.Sprintf("the body is not a request: %.300s", text)))
 }
 
 func validatesOnly(request proto.Message) bool {

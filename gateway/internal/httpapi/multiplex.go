@@ -42,7 +42,11 @@ func combine(watches http.Handler, logger *slog.Logger) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
+		markStream(w.Header())
 		w.WriteHeader(http.StatusOK)
+		if isHead(r) {
+			return // a watch has no end
+		}
 		out := &combined{to: w, control: http.NewResponseController(w)}
 		defer out.end()
 		var running sync.WaitGroup
@@ -202,20 +206,16 @@ func (l *lineWriter) send(line []byte) error {
 	return l.out.write(fmt.Appendf(nil, `{"watch":%d,`, l.watch), line[1:], []byte("\n"))
 }
 
-// end writes the last line: the error of a watch that could not be opened, or that it ended. The
-// answer to a watch that could not be opened is a status, or a line with a status.
+// end writes the last line: the error of a watch that could not be opened, or that it ended.
 func (l *lineWriter) end() {
 	if l.failed {
 		return
 	}
 	line := bytes.ReplaceAll(bytes.TrimSpace(l.rest), []byte("\n"), nil)
-	switch {
-	case l.code == http.StatusOK || len(line) == 0:
-		line = asError(statusLine(rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "the watch ended")))
-	case !bytes.HasPrefix(line, []byte(errorPrefix)):
-		line = asError(line)
+	if l.code == http.StatusOK || len(line) == 0 {
+		line = statusLine(rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "the watch ended"))
 	}
-	_ = l.send(line) // the client may be gone
+	_ = l.send(asError(line)) // the client may be gone
 	l.Flush()
 }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -66,19 +68,19 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 		return nil, err
 	}
 	api := http.NewServeMux()
-	watches := onlyGETAndPOST(withoutHeaders(rpcs))
+	watches := asText(withoutHeaders(rpcs))
 	api.Handle("/v1/", watches)
-	api.Handle("GET /v1/watch", onlyGETAndPOST(combine(watches, s.logger)))
-	api.HandleFunc("GET /v1/openapi.json", serveDocument)
+	api.Handle("/v1/watch", onlyGET(asText(combine(watches, s.logger))))
+	api.Handle("/v1/openapi.json", onlyGET(http.HandlerFunc(serveDocument)))
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.page.serveIndex)
-	mux.HandleFunc("GET /assets/{name}", s.page.serveAsset)
+	mux.Handle("/{$}", onlyGET(http.HandlerFunc(s.page.serveIndex)))
+	mux.Handle("/assets/{name}", onlyGET(http.HandlerFunc(s.page.serveAsset)))
 	mux.Handle("/v1/", api)
 	mux.Handle("/clusters/{cluster}/v1/", s.onlyOwnCluster(api))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, http.StatusNotFound) })
 	health := http.NewServeMux()
-	health.HandleFunc("GET "+livePath, observe.Probe("livez", nil, s.access))
-	health.HandleFunc("GET "+readyPath, observe.Probe("readyz", s.ready, s.access))
+	health.Handle(livePath, onlyGET(observe.Probe("livez", nil, s.access)))
+	health.Handle(readyPath, onlyGET(observe.Probe("readyz", s.ready, s.access)))
 	return &guard{
 		health: health, next: mux, access: s.access, callers: &s.callers, origins: http.NewCrossOriginProtection(),
 		ownNamesOnly: s.access.Insecure() && isLoopback(address),
@@ -104,9 +106,15 @@ func (s *Server) newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.Se
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithMetadata(s.callers.metadata),
-		runtime.WithMiddlewares(bound.check(s.access.Insecure())),
+		runtime.WithMiddlewares(bound.check(s.rpc, s.access.Insecure())),
 		runtime.WithErrorHandler(answerError),
-		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+		runtime.WithRoutingErrorHandler(func(_ context.Context, mux *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+			if r.Context().Value(probeKey{}) != nil {
+				return
+			}
+			if code == http.StatusMethodNotAllowed {
+				setAllow(w.Header(), allowed(mux, w, r)...)
+			}
 			writeError(w, r, code)
 		}),
 	)
@@ -160,19 +168,64 @@ func withoutHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// onlyGETAndPOST rejects HEAD, which the API does not have and which would not end for a watch.
-func onlyGETAndPOST(next http.Handler) http.Handler {
+// probeKey is the key of a *bool in the context of a request that only asks for a route.
+type probeKey struct{}
+
+// allowed returns the methods that have a route at the path of a request.
+func allowed(mux *runtime.ServeMux, w http.ResponseWriter, r *http.Request) []string {
+	var methods []string
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		found := false
+		probe := r.Clone(context.WithValue(r.Context(), probeKey{}, &found))
+		probe.Method = method
+		mux.ServeHTTP(w, probe)
+		if found {
+			methods = append(methods, method)
+		}
+	}
+	return methods
+}
+
+// setAllow names the methods of a path. HEAD works where GET does.
+func setAllow(header http.Header, methods ...string) {
+	if len(methods) > 0 && methods[0] == http.MethodGet {
+		methods = slices.Insert(methods, 1, http.MethodHead)
+	}
+	header.Set("Allow", strings.Join(methods, ", "))
+}
+
+// onlyGET rejects what is neither GET nor HEAD.
+func onlyGET(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			setAllow(w.Header(), http.MethodGet)
+			writeError(w, r, http.StatusMethodNotAllowed)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// headKey is the key of the context of a HEAD, which is handled as a GET. net/http leaves out the
+// body of the answer.
+type headKey struct{}
+
+func isHead(r *http.Request) bool { return r.Context().Value(headKey{}) != nil }
+
+// asText rejects requests that are no text, and paths that end with a slash: no name is empty.
+func asText(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := checkText(r.URL); err != nil {
 			write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, err.Error()))
 			return
 		}
-		switch r.Method {
-		case http.MethodGet, http.MethodPost:
-		default:
-			w.Header().Set("Allow", "GET, POST")
-			writeError(w, r, http.StatusMethodNotAllowed)
+		if strings.HasSuffix(r.URL.Path, "/") {
+			writeError(w, r, http.StatusNotFound)
 			return
+		}
+		if r.Method == http.MethodHead {
+			r = r.Clone(context.WithValue(r.Context(), headKey{}, true))
+			r.Method = http.MethodGet
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/trivet-dev/trivet/internal/audit"
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/quota"
@@ -29,8 +30,6 @@ const (
 	headerTimeout = 5 * time.Second
 	// idleTimeout is how long a connection may wait for its next request.
 	idleTimeout = time.Minute
-	// maxHeaderBytes bounds request line and headers; net/http adds 4 KiB.
-	maxHeaderBytes = 16 << 10
 	// maxConnections bounds the clients that are served without TLS; others wait to be accepted.
 	maxConnections = 1000
 	// stopTimeout is how long requests in progress may take after a stop.
@@ -87,7 +86,7 @@ func New(cfg Config) (*Server, error) {
 	// No metrics: the process's gRPC server has registered them under the same names, and would
 	// count each HTTP request, too.
 	s := &Server{cluster: cfg.Cluster, logger: cfg.Logger, page: page, ready: cfg.Ready, access: cfg.Access}
-	deps := rpcserver.Deps{Logger: cfg.Logger.With("via", "http"), Quota: cfg.Quota, Audit: cfg.Audit}
+	deps := rpcserver.Deps{Logger: cfg.Logger.With("via", "http"), Quota: cfg.Quota, Admitted: true, Audit: cfg.Audit}
 	if !cfg.Access.Insecure() {
 		deps.Authenticator, deps.Authorizer = &s.callers, cfg.Access.Authorizer()
 	}
@@ -133,7 +132,7 @@ func (s *Server) serveHTTP(ctx context.Context, handler http.Handler, listener n
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    authn.MaxHeaderBytes,                                   // net/http adds 4 KiB
 		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // mistakes of clients
 	}
 	s.logger.Info("serving page and HTTP API", "address", listener.Addr().String(), "tls", !s.access.Insecure())

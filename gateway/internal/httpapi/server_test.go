@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -33,7 +34,12 @@ var page = fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}, "assets
 // serving runs a server until the test ends or stop is called.
 func serving(t *testing.T, register func(grpc.ServiceRegistrar)) (address string, stop func() error) {
 	t.Helper()
-	server, err := httpapi.New(httpapi.Config{Cluster: "test", Register: register, Page: page, Logger: slog.New(slog.DiscardHandler)})
+	return servingWith(t, httpapi.Config{Cluster: "test", Register: register, Page: page, Logger: slog.New(slog.DiscardHandler)})
+}
+
+func servingWith(t *testing.T, cfg httpapi.Config) (address string, stop func() error) {
+	t.Helper()
+	server, err := httpapi.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,6 +303,47 @@ func TestAPI_EveryPathIsServedAndKnowsItsParameters(t *testing.T) {
 				t.Errorf("%s?colour=red: %d, %s; want an error for the parameter", p.path, code, body)
 			}
 		}
+	}
+}
+
+// A proxy must neither hold back nor change what has no end. The combined stream is not in the
+// document.
+func TestAPI_EveryWatchForbidsProxiesToBuffer(t *testing.T) {
+	address, _ := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterClusterServiceServer(r, recorder{}) })
+	var document struct{ Paths map[string]any }
+	if err := json.Unmarshal([]byte(openapi.Document()), &document); err != nil {
+		t.Fatal(err)
+	}
+	watches := []string{"/v1/watch?watch=/v1/status:watch", "/clusters/test/v1/status:watch"}
+	for path := range document.Paths {
+		if strings.HasSuffix(path, ":watch") {
+			watches = append(watches, filled(path))
+		}
+	}
+	if len(watches) < 14 {
+		t.Fatalf("%d watches: %v", len(watches), watches)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	for _, path := range append(watches, "/v1/nodes") {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"no-store, no-transform", "no"}
+		if path == "/v1/nodes" { // an answer with an end
+			want = []string{"no-store", ""}
+		}
+		got := []string{response.Header.Get("Cache-Control"), response.Header.Get("X-Accel-Buffering")}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %s, Cache-Control and X-Accel-Buffering %q, want %q", path, response.Status, got, want)
+		}
+		cancel()
+		_ = response.Body.Close() // it may have no end
 	}
 }
 

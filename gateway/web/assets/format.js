@@ -1,17 +1,30 @@
 // Formats times, numbers, names and sentences.
 
+// Moment is the moment of its creation. One of the browser's clocks stands still while the machine
+// sleeps, and the other one may be set back.
+export class Moment {
+  constructor() {
+    this.steady = performance.now();
+    this.wall = Date.now();
+  }
+
+  // passed is how many milliseconds ago it was.
+  passed() {
+    return Math.max(performance.now() - this.steady, Date.now() - this.wall);
+  }
+}
+
 // Clock tells ages by the gateway's clock: its time when it merged the status, and what has passed
 // here since. The browser's own clock may be wrong.
-
 export class Clock {
   constructor(mergeTime) {
     this.merged = Date.parse(mergeTime);
-    this.received = performance.now();
+    this.received = new Moment();
   }
 
   // sinceMerge is the age of the status in seconds.
   sinceMerge() {
-    return (performance.now() - this.received) / 1000;
+    return this.received.passed() / 1000;
   }
 
   // age formats how long ago a time was; "" if it is unknown. Clocks of replicas may be ahead a
@@ -26,9 +39,12 @@ export class Clock {
     return (Date.parse(time) - this.merged) / 1000 - this.sinceMerge();
   }
 
-  // timeOfDay is when the status was merged.
+  // timeOfDay is when the status was merged, with the date if that was not today.
   timeOfDay() {
-    return new Date(this.merged).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+    const merged = new Date(this.merged);
+    const now = new Date(this.merged + this.sinceMerge() * 1000);
+    const date = merged.toDateString() === now.toDateString() ? "" : `${merged.toLocaleDateString([], { day: "numeric", month: "short" })}, `;
+    return date + merged.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
   }
 }
 

@@ -3,6 +3,8 @@
 // A browser opens six connections to a host, for all its windows. So all windows share the Hub of
 // worker.js, and the Hub has one connection. It closes while no watch has a reader.
 
+import { Moment } from "./format.js";
+
 // A connection that is silent for so long is broken: the status comes each second. A cut connection
 // reports nothing.
 const silenceLimit = 8000;
@@ -13,6 +15,10 @@ const slowLimit = 2000;
 const longestPause = 10000;
 // Readers that join in one moment share one connection.
 const joinPause = 20;
+// The Hub looks at the clocks in such a pause. A look that is so late follows a sleep of the machine:
+// the connection has ended then, and no timer that waits for its silence has gone on.
+const lookPause = 2000;
+const sleepLimit = 30000;
 
 // slimmers cut events down to what the page shows of many items. With 130,000 Nodes this is most of
 // the memory of worker and page, and of the time to copy events between them.
@@ -89,11 +95,20 @@ function itemOf(event) {
   return Object.values(event).find((value) => typeof value?.name === "string");
 }
 
+// headersOf returns the headers of a request with a key of `trivet dashboard`; none for no key.
+export const headersOf = (key) => (key ? { "Trivet-Dashboard-Key": key } : {});
+
 export class Hub {
-  constructor() {
+  constructor(headers) {
+    this.headers = headers;
     this.watches = new Map();
     this.open = () => {};
     this.run();
+    let looked = new Moment();
+    setInterval(() => {
+      if (looked.passed() > sleepLimit) this.open();
+      looked = new Moment();
+    }, lookPause);
   }
 
   // join makes a reader follow a watch. A reader is a function of a path and messages: {begin} when
@@ -131,7 +146,7 @@ export class Hub {
       const again = new Promise((resolve) => (this.open = resolve));
       const watches = [...this.watches.values()].filter(({ readers }) => readers.size > 0);
       if (watches.length > 0) {
-        const connection = new Connection(watches, this.open);
+        const connection = new Connection(watches, this.open, this.headers);
         connection.read();
         await again;
         connection.close();
@@ -144,9 +159,10 @@ export class Hub {
 
 // Connection is one combined stream. It calls reopen when a watch is to be opened again.
 class Connection {
-  constructor(watches, reopen) {
+  constructor(watches, reopen, headers) {
     this.watches = watches;
     this.reopen = reopen;
+    this.headers = headers;
     this.abort = new AbortController();
     this.timers = [];
     this.going = new Set(watches.keys());
@@ -163,7 +179,7 @@ class Connection {
     for (const index of this.going) this.heard(index);
     try {
       const query = this.watches.map((watch) => `watch=${encodeURIComponent(watch.url())}`).join("&");
-      const response = await fetch(`/v1/watch?${query}`, { signal: this.abort.signal, cache: "no-store" });
+      const response = await fetch(`/v1/watch?${query}`, { headers: this.headers, signal: this.abort.signal, cache: "no-store" });
       if (!response.ok) throw await errorOf(response);
       await this.readLines(response.body);
       throw new Error("the gateway ended the stream");
@@ -196,17 +212,17 @@ class Connection {
         continue;
       }
       const watch = this.watches[index];
-      if (!told.has(watch)) {
-        told.set(watch, []);
-        this.heard(index);
-      }
+      if (!told.has(watch)) told.set(watch, []);
       if (this.fresh.delete(index)) {
         watch.begin();
         told.get(watch).push({ begin: true });
       }
       told.get(watch).push(watch.take(result));
     }
-    for (const [watch, messages] of told) watch.tell(messages);
+    for (const [watch, messages] of told) {
+      this.heard(this.watches.indexOf(watch)); // after the lines: a bookmark among them gives it more time
+      watch.tell(messages);
+    }
   }
 
   // heard gives a watch time for its next message, and the connection.
@@ -246,11 +262,13 @@ class Connection {
 
 // errorOf reads an error answer.
 export async function errorOf(response) {
+  const text = await response.text().catch(() => "");
   try {
-    const body = await response.json();
+    const body = JSON.parse(text);
     return failureOf(body.error ?? body, `HTTP ${response.status}`);
   } catch {
-    return new Error(`HTTP ${response.status}`);
+    const isPlain = response.headers.get("Content-Type")?.startsWith("text/plain"); // of a proxy before the gateway
+    return new Error((isPlain && text.trim()) || `HTTP ${response.status}`);
   }
 }
 

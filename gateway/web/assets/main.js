@@ -1,6 +1,7 @@
 // The page. It follows the status and hands it to the elements that show it; the other sections
 // follow their own streams.
 
+import "./key.js"; // takes the key out of the URL before a panel reads the fragment
 import "./bootstrap.js";
 import "./decisions.js";
 import "./findings.js";
@@ -39,6 +40,7 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
     document.documentElement.dataset.stale = isRefusal(reason) ? "no" : "yes"; // other sections may be up to date
     document.title = "? Trivet";
     banner.show({ cause, reason, retryAt, clock });
+    if (clock) document.querySelector("trivet-summary time").textContent = clock.timeOfDay();
     if (isRefusal(reason)) for (const view of views) view.refuse?.();
   },
 });

@@ -1,6 +1,7 @@
-// The shared worker: one Hub for all windows of a browser.
+// The shared worker: one Hub for all windows of a browser with one key. Its name ends with the key, if
+// there is one.
 
-import { Hub } from "./hub.js";
+import { headersOf, Hub } from "./hub.js";
 
 // A window says what it wants every two seconds. One that is silent for so long is closed or frozen.
 const silenceLimit = 15000;
@@ -8,7 +9,7 @@ const silenceLimit = 15000;
 // The page takes so many events in one task, so that it stays responsive while it learns all items.
 const largestPost = 2000;
 
-const hub = new Hub();
+const hub = new Hub(headersOf(self.name.split(" ")[2]));
 
 addEventListener("connect", ({ ports: [port] }) => {
   const joined = new Set();

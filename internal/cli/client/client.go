@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/cli/exit"
@@ -33,6 +34,9 @@ type Flags struct {
 	Gateway Gateway
 	// Timeout limits one call. Its value before Register is the flag's default; 0 means 10 s.
 	Timeout time.Duration
+	// Diff says that exit code 1 of the command means changes, so that it has another code for an
+	// object that does not exist.
+	Diff bool
 }
 
 // Register adds the flags and their shell completion to a command. The forms are those of
@@ -74,18 +78,43 @@ func EachOf(flag string, values []string, known ...string) error {
 }
 
 // Connect returns a connection to the gateway, which the caller closes. It connects with the first
-// call. Its errors are usage errors, unless they have a code.
-func (f *Flags) Connect() (*grpc.ClientConn, error) {
-	conn, err := f.Gateway.Dial()
-	if _, coded := errors.AsType[*exit.Error](err); coded || err == nil {
-		return conn, err
-	}
-	return nil, exit.UsageError(err)
+// call.
+func (f *Flags) Connect() (*grpc.ClientConn, error) { return f.Gateway.Dial() }
+
+// Call connects, makes one call within --timeout, and closes the connection. In a cluster the call
+// is made once more if its gateway ends, which another one may answer. If it fails, the error is
+// that of [Flags.NoAnswer] for the given subject, such as "status".
+func Call[Response any](ctx context.Context, f *Flags, subject string, call func(context.Context, grpc.ClientConnInterface) (Response, error)) (Response, error) {
+	return callRepeatedly(ctx, f, subject, func(err error, attempt int) bool {
+		return attempt == 1 && f.Gateway.mayHaveAnother() && (isLost(err) || rpcerror.ReasonOf(err) == rpcerror.ShuttingDownReason)
+	}, call)
 }
 
-// Call connects, makes one call within --timeout, and closes the connection. If the call fails, the
-// error is that of [Flags.NoAnswer] for the given subject, such as "status".
-func Call[Response any](ctx context.Context, f *Flags, subject string, call func(context.Context, grpc.ClientConnInterface) (Response, error)) (Response, error) {
+// mayHaveAnother reports whether the next connection may be to another gateway. A failure with a
+// code is one of the way to all of them.
+func (g *Gateway) mayHaveAnother() bool {
+	if g.Server != "" {
+		return false
+	}
+	_, coded := errors.AsType[*exit.Error](g.link.lastFailure())
+	return !coded
+}
+
+// awaitReady returns when a connection is there again, after reconnectTime at most. Until then gRPC
+// answers calls with the former failure.
+func awaitReady(ctx context.Context, conn *grpc.ClientConn) {
+	ctx, cancel := context.WithTimeout(ctx, reconnectTime)
+	defer cancel()
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.Ready && conn.WaitForStateChange(ctx, state); {
+		state = conn.GetState()
+	}
+}
+
+// callRepeatedly makes a call again while again says so of its error.
+func callRepeatedly[Response any](
+	ctx context.Context, f *Flags, subject string, again func(err error, attempt int) bool, call func(context.Context, grpc.ClientConnInterface) (Response, error),
+) (Response, error) {
 	var none Response
 	conn, err := f.Connect()
 	if err != nil {
@@ -96,6 +125,10 @@ func Call[Response any](ctx context.Context, f *Flags, subject string, call func
 	defer cancel()
 	progress := f.Slow("waiting for the " + subject + " from " + f.Gateway.Where())
 	response, err := call(callCtx, conn)
+	for attempt := 1; err != nil && again(err, attempt) && Sleep(callCtx, attemptPause); attempt++ {
+		awaitReady(callCtx, conn)
+		response, err = call(callCtx, conn)
+	}
 	progress.Stop()
 	if err != nil {
 		return none, f.NoAnswer(ctx, subject, err)
@@ -106,8 +139,10 @@ func Call[Response any](ctx context.Context, f *Flags, subject string, call func
 const (
 	// mutationAttempts is how often a mutation is tried when the connection is lost.
 	mutationAttempts = 3
-	// mutationPause is the pause between two attempts.
-	mutationPause = 500 * time.Millisecond
+	// attemptPause is the pause between two attempts of a call.
+	attemptPause = 500 * time.Millisecond
+	// reconnectTime is how long an attempt waits for a connection.
+	reconnectTime = 2 * time.Second
 )
 
 // Mutate calls like [Call], with a new request ID. While the connection is lost, it repeats the
@@ -115,14 +150,10 @@ const (
 // that a server has refused.
 func Mutate[Response any](ctx context.Context, f *Flags, subject string, call func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (Response, error)) (Response, error) {
 	requestID := uuid.NewString()
-	return Call(ctx, f, subject, func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
-		for attempt := 1; ; attempt++ {
-			response, err := call(ctx, conn, requestID)
-			if !isLost(err) || attempt == mutationAttempts || !Sleep(ctx, mutationPause) {
-				return response, err
-			}
-		}
-	})
+	return callRepeatedly(ctx, f, subject, func(err error, attempt int) bool { return attempt < mutationAttempts && isLost(err) },
+		func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
+			return call(ctx, conn, requestID)
+		})
 }
 
 // isLost reports whether a connection was lost, so that the call may have been carried out or not.
@@ -139,8 +170,14 @@ func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
 		return Interrupted()
 	}
 	answer := &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from %s", subject, f.Gateway.Where()), Err: err}
+	if status.Code(err) == codes.NotFound && !f.Diff { // which is the answer
+		answer.Code = exit.Findings
+	}
 	if isLost(err) || status.Code(err) == codes.Unauthenticated && rpcerror.ReasonOf(err) == "" || status.Code(err) == codes.DeadlineExceeded {
 		answer.Try, answer.Err = f.Gateway.explain(err)
+		if cause, ok := errors.AsType[*exit.Error](answer.Err); ok {
+			answer.Code = cause.Code
+		}
 	}
 	return answer
 }

@@ -144,6 +144,7 @@ func flags(t *testing.T, env map[string]string, args ...string) *client.Flags {
 	parsed := &client.Flags{Timeout: 20 * time.Second}
 	set := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	parsed.Gateway.RegisterFlags(set, func(name string) string { return env[name] })
+	set.DurationVar(&parsed.Timeout, "timeout", parsed.Timeout, "")
 	if err := set.Parse(args); err != nil {
 		t.Fatalf("parse %q: %v", args, err)
 	}
@@ -186,6 +187,7 @@ func TestCall_AKubeconfigIsEnough(t *testing.T) {
 		"authorities of a file":              {args: []string{"--kubeconfig", person, "--ca-file", files.CAFile}, want: "person"},
 		"--token":                            {args: []string{"--kubeconfig", tokenOnly, "--token", "given"}, want: "Bearer given"},
 		"--token wins over the certificate":  {args: []string{"--kubeconfig", person, "--token", "given"}, want: "Bearer given"},
+		"TRIVET_TOKEN with a line end":       {env: map[string]string{"TRIVET_TOKEN": "of-file\r\n"}, args: []string{"--kubeconfig", tokenOnly}, want: "Bearer of-file"},
 		"TRIVET_TOKEN":                       {env: map[string]string{"TRIVET_TOKEN": "of-env"}, args: []string{"--kubeconfig", tokenOnly}, want: "Bearer of-env"},
 		"--as-serviceaccount":                {args: []string{"--kubeconfig", tokenOnly, "--as-serviceaccount", "ci/robot"}, want: "Bearer token-"},
 		"--as-serviceaccount over the env":   {env: map[string]string{"TRIVET_TOKEN": "of-env"}, args: []string{"--kubeconfig", person, "--as-serviceaccount", "ci/robot"}, want: "Bearer token-"},
@@ -229,6 +231,44 @@ func plugin(t *testing.T, certificate, key []byte) *clientcmdapi.AuthInfo {
 	}}
 }
 
+// execPlugin returns the kubeconfig of a person whose credentials come from a command.
+func (f *fixture) execPlugin(t *testing.T, command string, args ...string) string {
+	t.Helper()
+	return f.Kubeconfig(t, &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+		APIVersion: "client.authentication.k8s.io/v1", Command: command, Args: args, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+	}})
+}
+
+// A gateway may end between the list of Pods and the call. The other one answers.
+func TestCall_TriesAnotherGatewayOnce(t *testing.T) {
+	f := newFixture(t)
+	f.SetPod("gateway-0", true, map[string]string{"grpc": "127.0.0.1:1"})
+	person := f.person(t)
+	for range 8 { // the Pod is chosen at random
+		if err := get(t, flags(t, nil, "--kubeconfig", person)); err != nil {
+			t.Fatalf("%v\n%s", err, report(err))
+		}
+	}
+	if upgrades := f.Upgrades(); !slices.Contains(upgrades, "websocket gateway-0") {
+		t.Errorf("port-forwards %q, none to the Pod that has ended", upgrades)
+	}
+}
+
+// An interrupt ends a call whose credential plugin hangs.
+func TestCall_InterruptedWhileAPluginHangs(t *testing.T) {
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	time.AfterFunc(300*time.Millisecond, cancel)
+	_, err := client.Call(ctx, flags(t, nil, "--kubeconfig", f.execPlugin(t, "sleep", "4")), "status",
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.GetClusterStatusResponse, error) {
+			return gatewayv1.NewClusterServiceClient(conn).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
+		})
+	if exit.CodeOf(err) != exit.Interrupted {
+		t.Errorf("%v has exit code %d, want %d", err, exit.CodeOf(err), exit.Interrupted)
+	}
+}
+
 func TestCall_ErrorsSayWhatHelps(t *testing.T) {
 	// Each case spoils a cluster or a command line of its own.
 	for name, c := range map[string]struct {
@@ -257,7 +297,31 @@ func TestCall_ErrorsSayWhatHelps(t *testing.T) {
 			args: func(t *testing.T, f *fixture) []string {
 				return []string{"--kubeconfig", f.person(t), "--context", "none"}
 			},
-			code: exit.Usage, want: []string{`context "none" does not exist`},
+			code: exit.Usage, want: []string{`the kubeconfig has no context "none"`, "give one of its contexts: test"},
+		},
+		"plugin that fails": {
+			args: func(t *testing.T, f *fixture) []string {
+				return []string{"--kubeconfig", f.execPlugin(t, "sh", "-c", "exit 3")}
+			},
+			want: []string{`credential plugin "sh" of the kubeconfig`, "exit code 3"},
+		},
+		"plugin that is missing": {
+			args: func(t *testing.T, f *fixture) []string {
+				return []string{"--kubeconfig", f.execPlugin(t, "no-such-plugin")}
+			},
+			want: []string{`credential plugin "no-such-plugin" of the kubeconfig`, "not found"},
+		},
+		"plugin that hangs": {
+			args: func(t *testing.T, f *fixture) []string {
+				return []string{"--kubeconfig", f.execPlugin(t, "sleep", "4"), "--timeout", "1s"}
+			},
+			want: []string{`credential plugin "sleep" of the kubeconfig has not answered`},
+		},
+		"token with a space": {
+			args: func(t *testing.T, f *fixture) []string {
+				return []string{"--kubeconfig", f.tokenOnly(t), "--token", "a b"}
+			},
+			code: exit.Usage, want: []string{"--token: a token has no spaces"},
 		},
 		"no kubeconfig": {
 			args: func(*testing.T, *fixture) []string { return nil },

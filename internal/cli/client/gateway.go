@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -19,6 +20,8 @@ const (
 	defaultNamespace = "trivet-system"
 	// defaultHTTPPort is the port of the gateway's page.
 	defaultHTTPPort = "7680"
+	// tokenVariable has a token for the gateway.
+	tokenVariable = "TRIVET_TOKEN"
 )
 
 // Gateway says which gateway to call, and with which identity. Without a Server it is the gateway
@@ -138,18 +141,30 @@ func (g *Gateway) choose() {
 	}
 }
 
-// token returns the token that the person gave. One of the environment gives way to a flag with an
-// identity.
+// token returns the token that the person gave, without the line end of a file. One of the
+// environment gives way to a flag with an identity.
 func (g *Gateway) token() string {
 	if g.Token != "" || g.ServiceAccount != "" {
-		return g.Token
+		return strings.TrimSpace(g.Token)
 	}
-	return g.env("TRIVET_TOKEN")
+	return strings.TrimSpace(g.env(tokenVariable))
+}
+
+// checkToken returns why a header cannot carry the token.
+func (g *Gateway) checkToken() error {
+	source := tokenVariable
+	if g.Token != "" {
+		source = "--token"
+	}
+	if strings.ContainsFunc(g.token(), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s: a token has no spaces, line breaks and special characters inside", source)
+	}
+	return nil
 }
 
 func (g *Gateway) isPlaintext() bool {
 	host, _, err := net.SplitHostPort(g.Server)
-	return err == nil && g.TLS == identity.Files{} && g.ServerName == "" && (host == "localhost" || net.ParseIP(host).IsLoopback())
+	return err == nil && g.TLS == identity.Files{} && g.ServerName == "" && identity.IsLoopback(host)
 }
 
 // httpAddress returns the address of the page of a gateway with a Server.

@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
 	"github.com/trivet-dev/trivet/internal/cli/portforward"
+	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 )
 
@@ -38,6 +39,8 @@ type link struct {
 	tls func(context.Context) (*tls.Config, error)
 	// token returns the token of one call; nil means none.
 	token func(context.Context) (string, error)
+	// waiting returns for what a connection waits; nil means that it is not known.
+	waiting func() error
 
 	mu      sync.Mutex // guards failure
 	failure error      // why the last connection or token failed; nil after a success
@@ -55,8 +58,8 @@ func (l *link) lastFailure() error {
 	return l.failure
 }
 
-// open returns the link, with the credentials of the person. It may run an exec plugin of the
-// kubeconfig, but calls no server.
+// open returns the link, with the credentials of the person. It calls no server and runs no
+// credential plugin. Its errors are mistakes of the command line or of the kubeconfig.
 func (g *Gateway) open() (*link, error) {
 	if g.link != nil {
 		return g.link, nil
@@ -82,7 +85,7 @@ func (g *Gateway) toServer() (*link, error) {
 		if port == "http" {
 			address = g.httpAddress()
 		}
-		return new(net.Dialer).DialContext(ctx, "tcp", address)
+		return g.dialServer(ctx, address)
 	}
 	var access *kubeaccess.Access
 	if g.ServiceAccount != "" {
@@ -96,13 +99,13 @@ func (g *Gateway) toServer() (*link, error) {
 	}
 	if g.isPlaintext() {
 		if l.token != nil {
-			return nil, errors.New("a token is not sent without TLS: give --ca-file, the authorities of the gateway's certificate")
+			return nil, exit.UsageError(errors.New("a token is not sent without TLS: give --ca-file, the authorities of the gateway's certificate"))
 		}
 		return l, nil
 	}
-	client, err := g.TLS.Client(slog.New(slog.DiscardHandler)) // the calls return the errors
+	client, err := g.files()
 	if err != nil {
-		return nil, fmt.Errorf("--ca-file, --cert-file, --key-file: %w", err)
+		return nil, err
 	}
 	l.tls = func(context.Context) (*tls.Config, error) {
 		config := client.TLS()
@@ -121,17 +124,20 @@ func (g *Gateway) toCluster() (*link, error) {
 		return nil, err
 	}
 	pods := portforward.New(access.REST, access.Kube, g.Namespace)
-	l := &link{where: fmt.Sprintf("the gateway in namespace %s of context %s", g.Namespace, access.Context), dial: pods.Dial}
+	l := &link{
+		where: fmt.Sprintf("the gateway in namespace %s of context %s", g.Namespace, access.Context),
+		dial:  pods.Dial, waiting: access.Waiting,
+	}
 	if err := g.setToken(l, access); err != nil {
 		return nil, err
 	}
-	files, err := g.TLS.Client(slog.New(slog.DiscardHandler))
+	files, err := g.files()
 	if err != nil {
-		return nil, fmt.Errorf("--ca-file, --cert-file, --key-file: %w", err)
+		return nil, err
 	}
-	var certificate func(*tls.CertificateRequestInfo) (*tls.Certificate, error) // nil: that of files
-	if l.token == nil && g.TLS.CertFile == "" {
-		if certificate, err = access.ClientCertificate(); err != nil {
+	ofKubeconfig := l.token == nil && g.TLS.CertFile == ""
+	if ofKubeconfig && !access.HasPlugin() {
+		if _, err := access.ClientCertificate(context.Background()); err != nil { // reads files only
 			return nil, err
 		}
 	}
@@ -140,8 +146,12 @@ func (g *Gateway) toCluster() (*link, error) {
 		if config.ServerName = g.ServerName; config.ServerName == "" {
 			config.ServerName = clusterServerName
 		}
-		if certificate != nil {
-			config.GetClientCertificate = certificate
+		if ofKubeconfig {
+			certificate, err := access.ClientCertificate(ctx)
+			if err != nil {
+				return nil, err
+			}
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
 		}
 		if g.TLS.CAFile != "" {
 			return config, nil
@@ -163,11 +173,31 @@ func (g *Gateway) access() (*kubeaccess.Access, error) {
 			Try:  "give --kubeconfig or KUBECONFIG of the cluster, or --server (TRIVET_SERVER); `trivet-lab up` runs everything on this machine",
 		}
 	}
+	if err == nil && access.REST.Impersonate.UserName != "" {
+		return nil, &exit.Error{
+			Code: exit.Usage,
+			Err: fmt.Errorf("the kubeconfig impersonates %q; a gateway knows no impersonation and would take you for the certificate's user",
+				access.REST.Impersonate.UserName),
+			Try: "use a context without \"as\", or --as-serviceaccount NAMESPACE/NAME",
+		}
+	}
 	return access, err
+}
+
+// files returns the identity of the files for TLS. Calls return the errors of later changes.
+func (g *Gateway) files() (*identity.Client, error) {
+	files, err := g.TLS.Client(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("--ca-file, --cert-file, --key-file: %w", err))
+	}
+	return files, nil
 }
 
 // setToken sets what the person gave or asked for: a token, or the tokens of a ServiceAccount.
 func (g *Gateway) setToken(l *link, access *kubeaccess.Access) error {
+	if err := g.checkToken(); err != nil {
+		return exit.UsageError(err)
+	}
 	if given := g.token(); given != "" {
 		l.token = func(context.Context) (string, error) { return given, nil }
 		return nil
@@ -196,7 +226,8 @@ func (g *Gateway) Dial() (*grpc.ClientConn, error) {
 	}
 	logger := slog.New(slog.DiscardHandler) // the calls return the errors of the connection
 	if g.Server != "" {
-		return rpcclient.Dial(g.Server, rpcclient.Config{TLS: g.TLS, ServerName: g.ServerName, Insecure: g.isPlaintext()}, logger, options...)
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.dial(ctx, "grpc") }))
+		return rpcclient.Dial("passthrough:///"+g.Server, rpcclient.Config{TLS: g.TLS, ServerName: g.ServerName, Insecure: g.isPlaintext()}, logger, options...)
 	}
 	options = append(options,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -237,6 +268,9 @@ func (g *Gateway) explain(err error) (try string, cause error) {
 		return "", err
 	}
 	cause = g.link.lastFailure()
+	if cause == nil && g.link.waiting != nil {
+		cause = g.link.waiting()
+	}
 	if cause == nil {
 		// A forwarder on the way can lose the alert: the gateway closes the connection behind it.
 		for _, end := range []string{"EOF", "connection reset by peer"} {

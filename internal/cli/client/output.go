@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
@@ -54,7 +53,6 @@ func (f *OutputFlags) Register(command *cobra.Command, streams printer.Streams, 
 	}
 	mustComplete(command, "output", completeForm)
 	CompleteFlag(command, "color", colorModes()...)
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 }
 
 // describedForms returns the forms for help and errors.

@@ -2,10 +2,12 @@
 // browser does not have.
 //
 // A server on loopback relays requests to the gateway's page and adds the person's credentials, so
-// its use gives the person's rights. It answers only a browser that has its key: the key is in the
-// printed URL, and the browser keeps it as a cookie of this server. A website does not have the
-// key, nor has another user of this machine. The browser gets the URL in a file that only the
-// person reads, because all users see the arguments of a process.
+// its use gives the person's rights. Only the files of the page, which are the same for all, need
+// no key. The key is in the fragment of the printed URL, which the browser sends to no server; the
+// page sends it as a header. A cookie would go to each port of 127.0.0.1, and so to servers of
+// other users. A website does not have the key, nor has another user of this machine. The browser
+// gets the URL in a file that only the person reads, because all users see the arguments of a
+// process.
 package dashboard
 
 import (
@@ -53,9 +55,9 @@ func newCommand(streams printer.Streams, openFile OpenFile) *cobra.Command {
 		Long: `Open the gateway's page in a browser. The command listens on 127.0.0.1 and relays the page with your
 credentials, until it is interrupted.
 
-The printed URL has a random key. Only a browser that has opened this URL gets an answer, so that neither a
+The printed URL has a random key. Only a page that was opened with this URL gets data, so that neither a
 website nor another user of this machine can act with your rights. The URL itself gives your rights while the
-command runs: do not share it. The browser sends the key's cookie to other servers on 127.0.0.1, too: do not open those of other users.
+command runs: do not share it.
 
 Exit codes:
   0   Interrupted.
@@ -78,7 +80,6 @@ Exit codes:
 	fs.IntVar(&d.port, "port", 0, "The port to listen on; 0 means any.")
 	fs.BoolVar(&d.noOpen, "no-open", false, "Open no browser; only print the URL.")
 	command.ValidArgsFunction = cobra.NoFileCompletions
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	return command
 }
 
@@ -103,10 +104,8 @@ func (d *dashboard) validate(args []string) []error {
 
 func (d *dashboard) run(ctx context.Context) error {
 	transport, err := d.gateway.HTTPTransport()
-	if _, coded := errors.AsType[*exit.Error](err); coded {
+	if err != nil {
 		return err
-	} else if err != nil {
-		return exit.UsageError(err)
 	}
 	defer transport.Close()
 	if err := d.probe(ctx, transport); err != nil {
@@ -119,24 +118,29 @@ func (d *dashboard) run(ctx context.Context) error {
 	return d.serve(ctx, listener, newRelay(transport, listener.Addr().String(), rand.Text()))
 }
 
-// probe asks for the page once, so that a missing right is reported here and not in the browser.
+// probe asks for a file of the page once, so that a missing right is reported here and not in the
+// browser. An older page has no such file, and would send no key.
 func (d *dashboard) probe(ctx context.Context, transport http.RoundTripper) error {
 	probeCtx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(probeCtx, http.MethodGet, "http://localhost/", nil)
+	request, err := http.NewRequestWithContext(probeCtx, http.MethodGet, "http://localhost"+keyFile, nil)
 	if err != nil {
 		return err
 	}
 	response, err := transport.RoundTrip(request)
 	if err == nil {
-		return response.Body.Close()
+		_ = response.Body.Close() // it is not read
+		if response.StatusCode != http.StatusNotFound {
+			return nil
+		}
+		err = errors.New("its page is older than this program, and has no " + keyFile)
 	}
 	if ctx.Err() != nil {
 		return client.Interrupted()
 	}
 	failed := &exit.Error{Code: exit.Undetermined, Summary: "no page from " + d.gateway.Where(), Err: err}
 	if cause, ok := errors.AsType[*exit.Error](err); ok {
-		failed.Try = cause.Try
+		failed.Code, failed.Try = cause.Code, cause.Try
 	}
 	return failed
 }

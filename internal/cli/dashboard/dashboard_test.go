@@ -9,7 +9,6 @@ import (
 	"html"
 	"io"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -33,6 +32,7 @@ const secret = "token-of-the-kubeconfig"
 // page is a gateway's page with TLS. It records its requests.
 type page struct {
 	next chan string // lines of the stream /v1/watch
+	old  bool        // has no keyFile
 
 	mu       sync.Mutex // guards requests
 	requests []string
@@ -47,11 +47,17 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.requests = append(p.requests, fmt.Sprint(r.Proto, " ", user, " ", r.Method, " ", r.URL, " ", r.Header))
 	p.mu.Unlock()
 	if r.URL.Path == "/v1/watch" {
+		w.Header().Set("Cache-Control", "no-store, no-transform")
+		w.Header().Set("X-Accel-Buffering", "no")
 		_ = http.NewResponseController(w).Flush()
 		for line := range p.next {
 			fmt.Fprintln(w, line)
 			_ = http.NewResponseController(w).Flush()
 		}
+		return
+	}
+	if p.old && r.URL.Path == keyFile {
+		http.NotFound(w, r)
 		return
 	}
 	fmt.Fprintf(w, "the page for %s%s", user, r.Header.Get("Authorization"))
@@ -138,14 +144,15 @@ func start(t *testing.T, args ...string) *running {
 // at returns the address of a path of the page.
 func (r *running) at(path string) string { return "http://" + r.url.Host + path }
 
-// browser returns a client that keeps cookies.
-func browser(t *testing.T) *http.Client {
-	t.Helper()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &http.Client{Jar: jar}
+func (r *running) key() string { return strings.TrimPrefix(r.url.Fragment, "key=") }
+
+// person returns a client that sends the key, as the page does.
+func (r *running) person() *http.Client {
+	return &http.Client{Transport: roundTrip(func(request *http.Request) (*http.Response, error) {
+		request = request.Clone(request.Context())
+		request.Header.Set(keyHeader, r.key())
+		return http.DefaultTransport.RoundTrip(request)
+	})}
 }
 
 // ask returns the status and the body of an answer.
@@ -181,11 +188,11 @@ func request(t *testing.T, method, address string, headers ...string) *http.Requ
 func TestDashboard_RelaysThePageWithTheIdentityOfThePerson(t *testing.T) {
 	f := newFixture(t)
 	d := start(t, "--kubeconfig", f.kubeconfig(t))
-	person := browser(t)
-	if code, _ := ask(t, person, request(t, "GET", d.url.String(), "Sec-Fetch-Site: cross-site")); code != http.StatusOK { // from the file
-		t.Fatalf("the URL with the key: %d", code)
+	person := d.person()
+	if code, body := ask(t, http.DefaultClient, request(t, "GET", d.url.String(), "Sec-Fetch-Site: cross-site")); code != http.StatusOK || body != "the page for person" { // from the file
+		t.Fatalf("the URL with the key: %d %q", code, body)
 	}
-	forged := request(t, "GET", d.at("/"), "Authorization: Bearer of-the-page", "X-Remote-User: boss", "Grpc-Metadata-X-Remote-User: boss")
+	forged := request(t, "GET", d.at("/v1/status"), "Authorization: Bearer of-the-page", "X-Remote-User: boss", "Grpc-Metadata-X-Remote-User: boss")
 	if code, body := ask(t, person, forged); code != http.StatusOK || body != "the page for person" {
 		t.Errorf("the page: %d %q", code, body)
 	}
@@ -195,6 +202,9 @@ func TestDashboard_RelaysThePageWithTheIdentityOfThePerson(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Body.Close()
+	if cache, buffer := stream.Header.Values("Cache-Control"), stream.Header.Get("X-Accel-Buffering"); len(cache) != 1 || cache[0] != "no-store, no-transform" || buffer != "no" {
+		t.Errorf("the stream has Cache-Control %q and X-Accel-Buffering %q, want those of the gateway", cache, buffer)
+	}
 	lines := bufio.NewScanner(stream.Body)
 	for _, line := range []string{"first", "second"} {
 		f.page.next <- line // the next one only after this one has arrived
@@ -208,7 +218,7 @@ func TestDashboard_RelaysThePageWithTheIdentityOfThePerson(t *testing.T) {
 		if !strings.HasPrefix(received, "HTTP/2.0 person GET") {
 			t.Errorf("the page received %s", received)
 		}
-		for _, hidden := range []string{secret, "of-the-page", "boss", d.url.Query().Get("key"), "Cookie"} {
+		for _, hidden := range []string{secret, "of-the-page", "boss", d.key(), "Cookie"} {
 			if strings.Contains(received, hidden) {
 				t.Errorf("the page received %q: %s", hidden, received)
 			}
@@ -222,36 +232,35 @@ func TestDashboard_RelaysThePageWithTheIdentityOfThePerson(t *testing.T) {
 func TestDashboard_SendsTheTokenOfAServiceAccount(t *testing.T) {
 	f := newFixture(t)
 	d := start(t, "--kubeconfig", f.kubeconfig(t), "--as-serviceaccount", "ci/robot")
-	person := browser(t)
-	ask(t, person, request(t, "GET", d.url.String()))
-	if code, body := ask(t, person, request(t, "GET", d.at("/"))); code != http.StatusOK || body != "the page for noneBearer token-1" {
+	if code, body := ask(t, d.person(), request(t, "GET", d.at("/v1/status"))); code != http.StatusOK || body != "the page for noneBearer token-1" {
 		t.Errorf("the page: %d %q", code, body)
 	}
 }
 
-func TestDashboard_AnswersOnlyTheBrowserWithTheKey(t *testing.T) {
+func TestDashboard_AnswersOnlyThePageWithTheKey(t *testing.T) {
 	f := newFixture(t)
 	d := start(t, "--kubeconfig", f.kubeconfig(t))
-	person := browser(t)
-	ask(t, person, request(t, "GET", d.url.String()))
+	person, another := d.person(), http.DefaultClient
 	asked := len(f.page.received()) // by the probe
 	for name, c := range map[string]struct {
 		client  *http.Client
 		request *http.Request
 		want    int
 	}{
-		"another user":                   {client: browser(t), request: request(t, "GET", d.at("/")), want: http.StatusForbidden},
-		"another user, API":              {client: browser(t), request: request(t, "POST", d.at("/v1/repairs")), want: http.StatusForbidden},
-		"a guessed key":                  {client: browser(t), request: request(t, "GET", d.at("/?key=guess")), want: http.StatusForbidden},
-		"a guessed cookie":               {client: browser(t), request: request(t, "GET", d.at("/"), "Cookie: trivet-dashboard-"+d.url.Port()+"=guess"), want: http.StatusForbidden},
-		"the key elsewhere":              {client: browser(t), request: request(t, "GET", d.at("/v1/status?"+d.url.RawQuery)), want: http.StatusForbidden},
-		"a website's name":               {client: person, request: request(t, "GET", d.at("/"), "Host: evil.example:"+d.url.Port()), want: http.StatusMisdirectedRequest},
-		"a website's name with the key":  {client: browser(t), request: request(t, "GET", d.url.String(), "Host: evil.example:"+d.url.Port()), want: http.StatusMisdirectedRequest},
-		"another port as the host":       {client: person, request: request(t, "GET", d.at("/"), "Host: localhost:1"), want: http.StatusMisdirectedRequest},
-		"a page of another port":         {client: person, request: request(t, "GET", d.at("/"), "Sec-Fetch-Site: same-site"), want: http.StatusForbidden},
-		"a website":                      {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Sec-Fetch-Site: cross-site"), want: http.StatusForbidden},
-		"a page of another port, Origin": {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Origin: http://127.0.0.1:1"), want: http.StatusForbidden},
-		"a sandboxed page":               {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Origin: null"), want: http.StatusForbidden},
+		"another user":                    {client: another, request: request(t, "GET", d.at("/v1/status")), want: http.StatusForbidden},
+		"another user, a change":          {client: another, request: request(t, "POST", d.at("/v1/repairs")), want: http.StatusForbidden},
+		"another user, not a file":        {client: another, request: request(t, "GET", d.at("/assets/../v1/status")), want: http.StatusForbidden},
+		"another user, not a file either": {client: another, request: request(t, "GET", d.at("/assets/%2e%2e%2fv1/status")), want: http.StatusForbidden},
+		"another user, a file's change":   {client: another, request: request(t, "POST", d.at("/")), want: http.StatusForbidden},
+		"a guessed key":                   {client: another, request: request(t, "GET", d.at("/v1/status"), keyHeader+": guess"), want: http.StatusForbidden},
+		"the key in the URL":              {client: another, request: request(t, "GET", d.at("/v1/status?key="+d.key())), want: http.StatusForbidden},
+		"the key in a cookie":             {client: another, request: request(t, "GET", d.at("/v1/status"), "Cookie: "+keyHeader+"="+d.key()), want: http.StatusForbidden},
+		"a website's name":                {client: person, request: request(t, "GET", d.at("/"), "Host: evil.example:"+d.url.Port()), want: http.StatusMisdirectedRequest},
+		"another port as the host":        {client: person, request: request(t, "GET", d.at("/"), "Host: localhost:1"), want: http.StatusMisdirectedRequest},
+		"a page of another port":          {client: person, request: request(t, "GET", d.at("/v1/status"), "Sec-Fetch-Site: same-site"), want: http.StatusForbidden},
+		"a website":                       {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Sec-Fetch-Site: cross-site"), want: http.StatusForbidden},
+		"a page of another port, Origin":  {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Origin: http://127.0.0.1:1"), want: http.StatusForbidden},
+		"a sandboxed page":                {client: person, request: request(t, "POST", d.at("/v1/repairs"), "Origin: null"), want: http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if code, body := ask(t, c.client, c.request); code != c.want || strings.Contains(body, "the page for") {
@@ -267,15 +276,36 @@ func TestDashboard_AnswersOnlyTheBrowserWithTheKey(t *testing.T) {
 	}
 }
 
+// A browser sends what it keeps for 127.0.0.1 to each port there, also to the server of another
+// user to which a website leads it. So this server gives it nothing to keep, and no request shows
+// the key before the page sends it.
+func TestDashboard_ABrowserSendsNothingToAnotherPort(t *testing.T) {
+	f := newFixture(t)
+	d := start(t, "--kubeconfig", f.kubeconfig(t))
+	for _, path := range []string{"/", "/assets/key.js", "/v1/status"} {
+		response, err := d.person().Do(request(t, "GET", d.at(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if cookies := response.Cookies(); len(cookies) > 0 {
+			t.Errorf("%s: cookies %v", path, cookies)
+		}
+	}
+	if sent := d.url.RequestURI(); sent != "/" || d.key() == "" {
+		t.Errorf("the URL %s makes a browser request %q, want / without the key", d.url, sent)
+	}
+}
+
 func TestDashboard_KeepsTheKeyFromOtherUsersAndLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	d := start(t, "--kubeconfig", f.kubeconfig(t))
-	if info, err := os.Stat(d.file); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(d.file, d.url.Query().Get("key")) {
+	if info, err := os.Stat(d.file); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(d.file, d.key()) {
 		t.Errorf("the file for the browser: %v, %v, want mode 0600 and no key in its name", info, err)
 	}
 	other := start(t, "--kubeconfig", f.kubeconfig(t))
-	if d.url.RawQuery == other.url.RawQuery {
-		t.Errorf("two dashboards have one key %q", d.url.RawQuery)
+	if d.key() == other.key() {
+		t.Errorf("two dashboards have one key %q", d.key())
 	}
 	if err := d.stop(); err != nil {
 		t.Errorf("trivet dashboard, interrupted: %v", err)
@@ -296,6 +326,12 @@ func TestDashboard_AnUnreachedPageIsAnError(t *testing.T) {
 		!strings.Contains(got.Stderr, "trivet certs") {
 		t.Errorf("trivet dashboard: %s", got)
 	}
+	f = newFixture(t)
+	f.page.old = true
+	got = commandtest.Run(t, commandtest.Terminal{}, NewCommand, "--kubeconfig", f.kubeconfig(t), "--no-open")
+	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "its page is older than this program") {
+		t.Errorf("trivet dashboard with an older gateway: %s", got)
+	}
 	got = commandtest.Run(t, commandtest.Terminal{}, NewCommand, "--port=70000", "--as=boss", "x")
 	if got.Code != exit.Usage || strings.Count(got.Stderr, "error: ") != 3 {
 		t.Errorf("trivet dashboard --port=70000 --as=boss x: %s", got)
@@ -305,8 +341,7 @@ func TestDashboard_AnUnreachedPageIsAnError(t *testing.T) {
 func TestDashboard_ALostGatewayIsAnAnswer(t *testing.T) {
 	f := newFixture(t)
 	d := start(t, "--kubeconfig", f.kubeconfig(t))
-	person := browser(t)
-	ask(t, person, request(t, "GET", d.url.String()))
+	person := d.person()
 	f.DeletePod("gateway-1")
 	code, body := ask(t, person, request(t, "GET", d.at("/")))
 	for code == http.StatusOK { // the connection may outlive the Pod for a moment

@@ -22,22 +22,10 @@ func TestHandler_OwnPathsAnswerTheOwnPageOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	welcome := httptest.NewRecorder()
-	handler.ServeHTTP(welcome, httptest.NewRequest(http.MethodGet, opened.RequestURI(), nil))
-	if welcome.Code != http.StatusMisdirectedRequest {
-		t.Errorf("the key under another name: %d", welcome.Code)
-	}
-	first := httptest.NewRequest(http.MethodGet, opened.RequestURI(), nil)
-	first.Host = address
-	welcome = httptest.NewRecorder()
-	handler.ServeHTTP(welcome, first)
-	cookies := welcome.Result().Cookies()
-	if len(cookies) != 1 || cookies[0].SameSite != http.SameSiteStrictMode || !cookies[0].HttpOnly {
-		t.Fatalf("cookies = %v", cookies)
-	}
+	key := strings.TrimPrefix(opened.Fragment, "key=")
 	for name, c := range map[string]struct {
 		host, origin, site, path string
-		noCookie                 bool
+		noKey                    bool
 		code                     int
 		reaches                  bool
 	}{
@@ -45,7 +33,7 @@ func TestHandler_OwnPathsAnswerTheOwnPageOnly(t *testing.T) {
 		"the page by its other name":  {host: "localhost:7681", origin: "http://localhost:7681", site: "same-origin", path: "/demo/", code: 200, reaches: true},
 		"another path":                {host: address, origin: "http://" + address, site: "same-origin", path: "/v1/status", code: http.StatusTeapot},
 		"a path that begins alike":    {host: address, path: "/demolition", code: http.StatusTeapot},
-		"no key":                      {host: address, origin: "http://" + address, path: "/demo/break", noCookie: true, code: 403},
+		"no key":                      {host: address, origin: "http://" + address, path: "/demo/break", noKey: true, code: 403},
 		"a website":                   {host: address, origin: "https://evil.example", site: "cross-site", path: "/demo/break", code: 403},
 		"a website, no fetch headers": {host: address, origin: "https://evil.example", path: "/demo/break", code: 403},
 		"a sandboxed frame":           {host: address, origin: "null", path: "/demo/break", code: 403},
@@ -62,8 +50,8 @@ func TestHandler_OwnPathsAnswerTheOwnPageOnly(t *testing.T) {
 				request.Header.Set(header, value)
 			}
 		}
-		if !c.noCookie {
-			request.AddCookie(cookies[0])
+		if !c.noKey {
+			request.Header.Set(keyHeader, key)
 		}
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)

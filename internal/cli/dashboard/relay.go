@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
-	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -15,10 +15,14 @@ import (
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
 
-// keyParameter is the parameter of the URL with the key.
-const keyParameter = "key"
+const (
+	// keyHeader has the key. The page's assets/hub.js has the same name.
+	keyHeader = "Trivet-Dashboard-Key"
+	// keyFile is the file of the page that reads the key.
+	keyFile = "/assets/key.js"
+)
 
-// relay answers a browser that has the key with the answers of the gateway's page.
+// relay answers a page that has the key with the answers of the gateway.
 type relay struct {
 	address string // the address of this server
 	port    string
@@ -31,7 +35,7 @@ type relay struct {
 
 // Handler returns the page behind transport with its credentials, for the server at address, and
 // the URL with a new key that a browser opens. The URL gives the rights of transport. own, unless
-// it is nil, answers the paths below ownPath; it is protected as the page is.
+// it is nil, answers the paths below ownPath; it is protected as the API is.
 func Handler(transport http.RoundTripper, address, ownPath string, own http.Handler) (handler http.Handler, url string) {
 	r := newRelay(transport, address, rand.Text())
 	r.own, r.ownPath = own, ownPath
@@ -52,54 +56,42 @@ func newRelay(transport http.RoundTripper, address, key string) *relay {
 }
 
 // url returns the URL of the page with the key.
-func (r *relay) url() string { return "http://" + r.address + "/?" + keyParameter + "=" + r.key }
-
-func (r *relay) cookieName() string { return "trivet-dashboard-" + r.port }
+func (r *relay) url() string { return "http://" + r.address + "/#key=" + r.key }
 
 func (r *relay) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	w.Header().Set("Referrer-Policy", "no-referrer")
-	w.Header().Set("Cache-Control", "no-store")
-	switch given := request.URL.Query().Get(keyParameter); {
+	switch {
 	case request.Host != r.address && request.Host != "localhost:"+r.port:
 		// A website's name may resolve to 127.0.0.1, and the browser takes both for one site.
 		refuse(w, http.StatusMisdirectedRequest, "this is not the name of this server; open the URL that trivet dashboard printed")
-	case request.URL.Path == "/" && given != "":
-		r.welcome(w, given)
+	case isFile(request):
+		r.proxy.ServeHTTP(w, request)
 	case !r.hasKey(request):
-		refuse(w, http.StatusForbidden, "open the URL that trivet dashboard printed; it has the key")
+		refuse(w, http.StatusForbidden, "open the URL that trivet dashboard printed; it has the key, which ends with its trivet dashboard")
 	case !isOfOwnPage(request):
 		refuse(w, http.StatusForbidden, "the request comes from another page")
 	case r.own != nil && strings.HasPrefix(request.URL.Path, r.ownPath):
+		setHeaders(w.Header())
 		r.own.ServeHTTP(w, request)
 	default:
 		r.proxy.ServeHTTP(w, request)
 	}
 }
 
-// welcome gives the cookie to a browser with the key. It answers with a page, not with a redirect:
-// a browser sends no strict cookie after a redirect if another page began the navigation.
-func (r *relay) welcome(w http.ResponseWriter, given string) {
-	if !r.isKey(given) {
-		refuse(w, http.StatusForbidden, "this key is not valid: it ends with its trivet dashboard")
-		return
+// isFile reports whether a request is for a file of the page. A browser loads these before the page
+// can send the key, and they are the same for all persons.
+func isFile(request *http.Request) bool {
+	if request.Method != http.MethodGet && request.Method != http.MethodHead || request.URL.RawPath != "" {
+		return false
 	}
-	http.SetCookie(w, &http.Cookie{Name: r.cookieName(), Value: r.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	fmt.Fprintln(w, `<!doctype html><meta http-equiv=refresh content="0; url=/"><title>Trivet</title>`)
-}
-
-func (r *relay) isKey(given string) bool {
-	return subtle.ConstantTimeCompare([]byte(given), []byte(r.key)) == 1
+	name, found := strings.CutPrefix(request.URL.Path, "/assets/")
+	return request.URL.Path == "/" || found && fs.ValidPath(name) && !strings.Contains(name, "/")
 }
 
 func (r *relay) hasKey(request *http.Request) bool {
-	cookie, err := request.Cookie(r.cookieName())
-	return err == nil && r.isKey(cookie.Value)
+	return subtle.ConstantTimeCompare([]byte(request.Header.Get(keyHeader)), []byte(r.key)) == 1
 }
 
-// isOfOwnPage reports whether a request comes from the page or from the person. A page on another
-// port of this machine is of the same site, so that the browser sends its requests with the cookie.
+// isOfOwnPage reports whether a request comes from the page or from the person.
 func isOfOwnPage(request *http.Request) bool {
 	if site := request.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		return false
@@ -112,7 +104,7 @@ func isOfOwnPage(request *http.Request) bool {
 func rewrite(proxied *httputil.ProxyRequest) {
 	for name := range proxied.Out.Header {
 		switch {
-		case name == "Cookie" || name == "Authorization" || name == "Origin" || name == "Referer",
+		case name == keyHeader || name == "Cookie" || name == "Authorization" || name == "Origin" || name == "Referer",
 			strings.HasPrefix(name, "X-Remote-"), strings.HasPrefix(name, "Sec-Fetch-"), strings.HasPrefix(name, "Grpc-Metadata-"):
 			proxied.Out.Header.Del(name)
 		}
@@ -131,7 +123,15 @@ func answerFailure(w http.ResponseWriter, request *http.Request, err error) {
 	refuse(w, http.StatusBadGateway, text)
 }
 
+// setHeaders sets the headers of what this server answers itself. The gateway has set those of its
+// answers.
+func setHeaders(header http.Header) {
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+}
+
 func refuse(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	setHeaders(w.Header())
 	http.Error(w, printer.Sanitize(text), code)
 }

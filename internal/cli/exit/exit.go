@@ -48,8 +48,20 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// CodeOf returns the exit code for the error of a command. An error that is not an *Error comes
-// from cobra, which returns it for an unknown command or flag.
+// Execute runs a command line. An error before its command begins is cobra's, about flags and
+// arguments, and becomes a usage error.
+func Execute(ctx context.Context, root *cobra.Command) error {
+	began := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	err := root.ExecuteContext(ctx)
+	if _, coded := errors.AsType[*Error](err); !coded && !began {
+		return UsageError(err)
+	}
+	return err
+}
+
+// CodeOf returns the exit code for the error of a command. What failed without a code gave no
+// answer.
 func CodeOf(err error) int {
 	if err == nil {
 		return OK
@@ -57,7 +69,7 @@ func CodeOf(err error) int {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
-	return Usage
+	return Undetermined
 }
 
 // CodeIn is [CodeOf] for a command that ran with ctx, which an interrupt ends: an answer that is

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -116,11 +118,25 @@ func TestCodeOf(t *testing.T) {
 		{name: "nil", want: exit.OK},
 		{name: "wrapped", err: fmt.Errorf("status: %w", &exit.Error{Code: exit.Findings}), want: exit.Findings},
 		{name: "usage", err: exit.UsageError(errors.New("no")), want: exit.Usage},
-		{name: "error of cobra", err: errors.New("unknown command \"stats\""), want: exit.Usage},
+		{name: "no code", err: errors.New("connection refused"), want: exit.Undetermined},
 	}
 	for _, test := range tests {
 		if got := exit.CodeOf(test.err); got != test.want {
 			t.Errorf("%s: CodeOf() = %d, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+func TestExecute_OnlyTheCommandLineIsUsage(t *testing.T) {
+	for args, want := range map[string]int{
+		"run": exit.Undetermined, "run --x": exit.Usage, "run 1": exit.Usage, "other": exit.Usage, "run --help": exit.OK,
+	} {
+		root := &cobra.Command{Use: "root", SilenceUsage: true, SilenceErrors: true}
+		root.AddCommand(&cobra.Command{Use: "run", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return errors.New("no answer") }})
+		root.SetOut(io.Discard)
+		root.SetArgs(strings.Fields(args))
+		if err := exit.Execute(t.Context(), root); exit.CodeOf(err) != want {
+			t.Errorf("%s: %v has code %d, want %d", args, err, exit.CodeOf(err), want)
 		}
 	}
 }

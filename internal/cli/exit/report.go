@@ -26,9 +26,9 @@ func Report(w io.Writer, err error) {
 	if err == nil || err.Error() == "" {
 		return
 	}
-	summary, cause := err.Error(), ""
+	summary, cause := Message(err), ""
 	if e, ok := errors.AsType[*Error](err); ok && e.Summary != "" && e.Err != nil {
-		summary, cause = e.Summary, messageOf(e.Err)
+		summary, cause = e.Summary, Message(e.Err)
 	}
 	reason := reasonOf(err)
 	prefix := "error"
@@ -69,8 +69,18 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// messageOf returns the message of an RPC error without the text that gRPC adds.
-func messageOf(err error) string {
+// Message returns the message of an RPC error without the text that gRPC adds. Errors that
+// errors.Join has joined have one line each.
+func Message(err error) string {
+	if joined, is := err.(interface{ Unwrap() []error }); is {
+		var texts, messages []string
+		for _, one := range joined.Unwrap() {
+			texts, messages = append(texts, one.Error()), append(messages, Message(one))
+		}
+		if strings.Join(texts, "\n") == err.Error() { // and not several %w of a format
+			return strings.Join(messages, "\n")
+		}
+	}
 	if st, ok := statusOf(err); ok {
 		return st.Message()
 	}
@@ -120,7 +130,8 @@ func hints() map[string]string {
 		"UNIMPLEMENTED":          otherPort,
 		"UNKNOWN_METHOD":         otherPort,
 		"UNKNOWN_FIELD":          "update the gateway and the services: they are older than this trivet",
-		"LOOP_DISABLED":          "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/migrate.md)",
+		"LOOP_DISABLED":          "run every replica of leasesvc with --dry-run=node-health, which judges and writes nothing beside kube-controller-manager; `trivet migrate nodes` hands the duty over",
+		"NOT_AUTHORIZED":         "run the command that the cause names; ClusterRole trivet-viewer has the rights to read, trivet-operator those to change",
 		"NODE_NOT_FOUND":         "list the Nodes with `trivet nodes`",
 		"ZONE_NOT_FOUND":         "list the zones with `trivet zones`",
 		"APISERVER_NOT_FOUND":    "list the kube-apiservers with `trivet apiservers`",

@@ -8,6 +8,8 @@
 package kubeaccess
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -41,42 +44,45 @@ type Access struct {
 	REST *rest.Config
 	// Kube is a client of kube-apiserver.
 	Kube kubernetes.Interface
+
+	plugin *plugin // nil without a credential plugin
 }
 
 // ErrNone is the error of [Load] if there is no kubeconfig and none was asked for.
 var ErrNone = errors.New("there is no kubeconfig")
 
-// Load reads the kubeconfig. It calls neither kube-apiserver nor an exec plugin.
+// Load reads the kubeconfig. It calls neither kube-apiserver nor an exec plugin. Its errors are
+// mistakes of the command line or of the kubeconfig.
 func Load(cfg Config) (*Access, error) {
-	rules := cfg.loadingRules()
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: cfg.Context})
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(cfg.loadingRules(), &clientcmd.ConfigOverrides{CurrentContext: cfg.Context})
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) && cfg.Kubeconfig == "" && cfg.Context == "" {
-		return nil, ErrNone
+		return nil, &exit.Error{Code: exit.Usage, Err: ErrNone, Try: "give --kubeconfig or KUBECONFIG of the cluster"}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+	raw, rawErr := loader.RawConfig()
+	if err = errors.Join(err, rawErr); err != nil {
+		return nil, wrong(err, cfg)
 	}
-	if user := config.Impersonate.UserName; user != "" {
-		return nil, &exit.Error{
-			Code: exit.Usage,
-			Err:  fmt.Errorf("the kubeconfig impersonates %q; a gateway knows no impersonation and would take you for the certificate's user", user),
-			Try:  "use a context without \"as\", or --as-serviceaccount NAMESPACE/NAME",
-		}
-	}
-	raw, err := loader.RawConfig()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	access := &Access{Context: raw.CurrentContext, REST: config}
-	if cfg.Context != "" {
-		access.Context = cfg.Context
-	}
+	access := &Access{Context: cmp.Or(cfg.Context, raw.CurrentContext), REST: config, plugin: pluginOf(config)}
 	config.WarningHandler = rest.NoWarnings{}
-	if access.Kube, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+	client, err := httpClient(config, access.plugin)
+	if err != nil {
+		return nil, wrong(err, cfg)
+	}
+	if access.Kube, err = kubernetes.NewForConfigAndClient(config, client); err != nil {
+		return nil, wrong(err, cfg)
 	}
 	return access, nil
+}
+
+// wrong returns the error of a kubeconfig that cannot be used.
+func wrong(err error, cfg Config) error {
+	e := &exit.Error{Code: exit.Usage, Err: fmt.Errorf("kubeconfig: %w", err)}
+	if known := Contexts(cfg); cfg.Context != "" && !slices.Contains(known, cfg.Context) && len(known) > 0 {
+		e.Err = fmt.Errorf("the kubeconfig has no context %q", cfg.Context)
+		e.Try = "give one of its contexts: " + strings.Join(known, ", ")
+	}
+	return e
 }
 
 // Contexts returns the sorted names of the contexts of the kubeconfig; none if it cannot be read.
@@ -102,13 +108,16 @@ func (c Config) loadingRules() *clientcmd.ClientConfigLoadingRules {
 	return rules
 }
 
-// ClientCertificate returns a source of the kubeconfig's client certificate for TLS handshakes,
-// which follows a renewed certificate. It may run an exec plugin, which may ask the person. Without
-// a certificate the error names what else identifies a person.
-func (a *Access) ClientCertificate() (func(*tls.CertificateRequestInfo) (*tls.Certificate, error), error) {
+// ClientCertificate returns the kubeconfig's client certificate for one TLS handshake. It waits for
+// a credential plugin, which may ask the person. Without a certificate the error names what else
+// identifies a person.
+func (a *Access) ClientCertificate(ctx context.Context) (*tls.Certificate, error) {
+	if err := a.plugin.answered(ctx); err != nil {
+		return nil, err
+	}
 	config, err := rest.TLSConfigFor(a.REST)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("kubeconfig: %w", err)}
 	}
 	if config != nil && config.GetClientCertificate != nil {
 		certificate, err := config.GetClientCertificate(&tls.CertificateRequestInfo{})
@@ -116,7 +125,7 @@ func (a *Access) ClientCertificate() (func(*tls.CertificateRequestInfo) (*tls.Ce
 			return nil, fmt.Errorf("client certificate of the kubeconfig: %w", err)
 		}
 		if certificate != nil && len(certificate.Certificate) > 0 {
-			return config.GetClientCertificate, nil
+			return certificate, nil
 		}
 	}
 	return nil, &exit.Error{
@@ -125,4 +134,16 @@ func (a *Access) ClientCertificate() (func(*tls.CertificateRequestInfo) (*tls.Ce
 			a.Context),
 		Try: "--as-serviceaccount NAMESPACE/NAME asks kube-apiserver for a token of that ServiceAccount; --token or TRIVET_TOKEN gives a token of audience \"trivet\"",
 	}
+}
+
+// HasPlugin reports whether a credential plugin identifies the person.
+func (a *Access) HasPlugin() bool { return a.plugin != nil }
+
+// Waiting returns an error that names the credential plugin while it has not answered; nil
+// otherwise.
+func (a *Access) Waiting() error {
+	if a.plugin == nil || a.plugin.running.Load() == 0 {
+		return nil
+	}
+	return a.plugin.unanswered()
 }

@@ -3,7 +3,11 @@ package printer
 import (
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"sync"
+	"syscall"
 	"unicode/utf8"
 )
 
@@ -13,11 +17,17 @@ import (
 // are cut to the width and the text to the height of the terminal, because a wrapped line would
 // move all lines below it. An unknown size cuts nothing.
 //
-// A character counts as one column.
+// A character counts as one column. While Ctrl-Z has stopped the process, the terminal shows what
+// stood there before.
 type Screen struct {
 	streams Streams
-	last    string // the last text; empty before the first
+	ended   chan struct{} // closed by Close; nil before the first text
+
+	mu   sync.Mutex // guards last, and the order of what is written
+	last string     // the last text; empty before the first
 }
+
+const enterAlternate, leaveAlternate = "\x1b[?1049h", "\x1b[?1049l"
 
 // NewScreen returns a screen on Out. It draws nothing yet.
 func NewScreen(streams Streams) *Screen { return &Screen{streams: streams} }
@@ -30,13 +40,24 @@ func (s *Screen) Height() int {
 
 // Show draws a text. Its only escape sequences must be those of [Colors].
 func (s *Screen) Show(text string) error {
-	const enterAlternate, home, clearLine, clearBelow = "\x1b[?1049h", "\x1b[H", "\x1b[K", "\x1b[J"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != "" {
+		return s.draw("", text)
+	}
+	s.ended = make(chan struct{})
+	stops := make(chan os.Signal, 1)
+	signal.Notify(stops, syscall.SIGTSTP)
+	go s.followStops(stops, s.ended)
+	return s.draw(enterAlternate, text)
+}
+
+// draw writes a text behind a prefix. The caller holds the lock.
+func (s *Screen) draw(prefix, text string) error {
+	const home, clearLine, clearBelow = "\x1b[H", "\x1b[K", "\x1b[J"
 	width, height := s.streams.size()
 	var frame strings.Builder
-	if s.last == "" {
-		frame.WriteString(enterAlternate)
-	}
-	frame.WriteString(home)
+	frame.WriteString(prefix + home)
 	for _, line := range fitHeight(strings.Split(strings.TrimSuffix(text, "\n"), "\n"), height) {
 		frame.WriteString(fitWidth(line, width) + clearLine + "\n")
 	}
@@ -49,10 +70,12 @@ func (s *Screen) Show(text string) error {
 // Close leaves the alternate screen and writes the last text where the cursor was before, so that
 // it stays readable. It does nothing before the first text.
 func (s *Screen) Close() error {
-	const leaveAlternate = "\x1b[?1049l"
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.last == "" {
 		return nil
 	}
+	close(s.ended)
 	width, _ := s.streams.size()
 	var text strings.Builder
 	text.WriteString(leaveAlternate)
@@ -62,6 +85,30 @@ func (s *Screen) Close() error {
 	s.last = ""
 	_, err := io.WriteString(s.streams.Out, text.String())
 	return err
+}
+
+// followStops leaves the alternate screen before the process stops, and draws the last text again
+// when it goes on.
+func (s *Screen) followStops(stops chan os.Signal, ended <-chan struct{}) {
+	defer signal.Stop(stops)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-stops:
+		}
+		s.mu.Lock()
+		_, _ = io.WriteString(s.streams.Out, leaveAlternate) // the next text has the error
+		goesOn := make(chan os.Signal, 1)
+		signal.Notify(goesOn, syscall.SIGCONT)
+		_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) // the Go runtime does not restore the action of SIGTSTP
+		<-goesOn
+		signal.Stop(goesOn)
+		if s.last != "" {
+			_ = s.draw(enterAlternate, s.last)
+		}
+		s.mu.Unlock()
+	}
 }
 
 // fitHeight leaves one line for the cursor.

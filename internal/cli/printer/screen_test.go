@@ -1,8 +1,14 @@
 package printer_test
 
 import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 )
@@ -25,6 +31,7 @@ func TestScreen_CutsToTheTerminal(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var got strings.Builder
 			screen := printer.NewScreen(printer.Streams{Out: &got, OutIsTerminal: true, Size: func() (int, int) { return test.width, test.height }})
+			defer screen.Close()
 			if err := screen.Show(text); err != nil {
 				t.Fatalf("Show() = %v", err)
 			}
@@ -56,4 +63,55 @@ func TestScreen_UsesTheAlternateScreenUntilItIsClosed(t *testing.T) {
 	if got.String() != want {
 		t.Errorf("wrote %q, want %q", got.String(), want)
 	}
+}
+
+// The test runs itself as a process that shows a text, and stops it as Ctrl-Z does.
+func TestScreen_AStoppedProcessLeavesTheAlternateScreen(t *testing.T) {
+	if os.Getenv("TRIVET_TEST_SCREEN") != "" {
+		screen := printer.NewScreen(printer.Streams{Out: os.Stdout})
+		if err := screen.Show("text\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$")
+	child.Env = append(os.Environ(), "TRIVET_TEST_SCREEN=1")
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	}()
+	const shown = "\x1b[?1049h\x1b[Htext\x1b[K\n\x1b[J"
+	reads := func(want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(output, got); err != nil || string(got) != want {
+			t.Fatalf("the process wrote %q, %v; want %q", got, err, want)
+		}
+	}
+	reads(shown)
+	signal := func(number syscall.Signal) {
+		t.Helper()
+		if err := child.Process.Signal(number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGTSTP)
+	reads("\x1b[?1049l")
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(child.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("the process has not stopped: %v, %v", status, err)
+	}
+	signal(syscall.SIGCONT)
+	reads(shown)
 }

@@ -2,8 +2,11 @@ package audit_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +24,8 @@ import (
 	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/bootstraptest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/test/lab/bootstraptest"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -148,16 +151,77 @@ func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 
 // ended returns an error unless a finding about the subject has ended in this state.
 func ended(t *testing.T, client *replica, subject string, state bootstrapv1.Finding_State) error {
-	answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{States: []bootstrapv1.Finding_State{state}})
-	if err != nil {
+	found, err := findingsOf(t, client, subject)
+	if err != nil || slices.ContainsFunc(found, func(f *bootstrapv1.Finding) bool { return f.GetState() == state }) {
 		return err
 	}
-	for _, finding := range answer.GetFindings() {
-		if finding.GetSubject() == subject && finding.GetState() == state {
-			return nil
+	return fmt.Errorf("findings of %s are %v", subject, found)
+}
+
+// findingsOf returns the findings of a subject in all states.
+func findingsOf(t *testing.T, client *replica, subject string) ([]*bootstrapv1.Finding, error) {
+	all := &bootstrapv1.ListFindingsRequest{}
+	for number := range bootstrapv1.Finding_State_name {
+		if number != 0 {
+			all.States = append(all.States, bootstrapv1.Finding_State(number))
 		}
 	}
-	return fmt.Errorf("findings are %v", answer.GetFindings())
+	answer, err := client.ListFindings(t.Context(), all)
+	return slices.DeleteFunc(answer.GetFindings(), func(f *bootstrapv1.Finding) bool { return f.GetSubject() != subject }), err
+}
+
+// kube-apiserver compares the texts, so it deletes the IPAddress that it creates for such a
+// Service.
+func TestAuditReal_AddressWithLeadingZerosIsReported(t *testing.T) {
+	client := startReplica(t, "10.99.26.1")
+	kube, ctx := testkit.Kube(t), t.Context()
+	service := nodePortService(t, kube)
+	t.Cleanup(func() {
+		_ = kube.CoreV1().Services(service.Namespace).Delete(context.WithoutCancel(ctx), service.Name, metav1.DeleteOptions{})
+	})
+	audited(t, client)
+	address := service.Spec.ClusterIP
+	written := "0" + address
+	service.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	service.ResourceVersion, service.Spec.ClusterIP, service.Spec.ClusterIPs = "", written, []string{written}
+	encoded, err := json.Marshal(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := kube.NetworkingV1().IPAddresses()
+	before, err := addresses.Get(ctx, address, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An earlier kube-apiserver accepted it.
+	if _, err := testkit.Etcd(t).Put(ctx, "/registry/services/specs/"+service.Namespace+"/"+service.Name, string(encoded)); err != nil {
+		t.Fatal(err)
+	}
+	open := openFinding(t, client, "INVALID", service.Namespace+"/"+service.Name)
+	if !strings.Contains(open.GetMessage(), written) || open.GetRepairMode() != bootstrapv1.Finding_REPAIR_MODE_MANUAL {
+		t.Errorf("finding is %v", open)
+	}
+	deleteAddress(t, address)
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
+		now, err := addresses.Get(ctx, address, metav1.GetOptions{})
+		if err != nil || now.UID == before.UID {
+			return fmt.Errorf("the IPAddress of %s is %v, %w", written, now, err)
+		}
+		return nil
+	})
+	again, err := addresses.Get(ctx, address, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
+		if now, err := addresses.Get(ctx, address, metav1.GetOptions{}); err == nil && now.UID == again.UID {
+			return fmt.Errorf("kube-apiserver keeps the IPAddress of %s", written)
+		}
+		return nil
+	})
+	t.Logf("kube-apiserver deleted the IPAddress after %s", time.Since(begin).Round(time.Second))
+	openFinding(t, client, "INVALID", service.Namespace+"/"+service.Name)
 }
 
 // With another prefix, or with the etcd of another cluster, the ranges are not missing but foreign.
@@ -196,6 +260,22 @@ func openFinding(t *testing.T, client *replica, code, subject string) *bootstrap
 		return fmt.Errorf("findings are %v", answer.GetFindings())
 	})
 	return open
+}
+
+// awaitRepaired waits until a leader has repaired the deleted address. kube-apiserver restores
+// addresses, too, every three minutes: then nothing is found, and it is deleted again.
+func awaitRepaired(t *testing.T, client *replica, address string) {
+	t.Helper()
+	addresses := testkit.Kube(t).NetworkingV1().IPAddresses()
+	testkit.Eventually(t, bootstraptest.Soon, func() error {
+		if found, err := findingsOf(t, client, address); err != nil || len(found) > 0 {
+			return errors.Join(err, ended(t, client, address, bootstrapv1.Finding_STATE_REPAIRED))
+		}
+		if _, err := addresses.Get(t.Context(), address, metav1.GetOptions{}); err == nil {
+			deleteAddress(t, address)
+		}
+		return fmt.Errorf("nothing is found about %s", address)
+	})
 }
 
 func deleteAddress(t *testing.T, address string) {
@@ -345,9 +425,9 @@ func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
 	audited(t, next)
 	// Findings that are not ignored are repaired automatically: one that the leader found with the
 	// ignored one, and one of a later repair.
-	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, next, another.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
+	awaitRepaired(t, next, another.Spec.ClusterIP)
 	deleteAddress(t, later.Spec.ClusterIP)
-	testkit.Eventually(t, bootstraptest.Soon, func() error { return ended(t, next, later.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
+	awaitRepaired(t, next, later.Spec.ClusterIP)
 	finding, err := next.GetFinding(t.Context(), &bootstrapv1.GetFindingRequest{Name: open.GetName()})
 	if err != nil || finding.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED {
 		t.Errorf("at the next leader the finding is %v, %v", finding.GetFinding(), err)

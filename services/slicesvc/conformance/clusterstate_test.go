@@ -156,7 +156,8 @@ func (w *clusterState) anyPod(t *rapid.T) int {
 }
 
 // editSlice changes the endpoints, the labels or the owner of a slice, or deletes it, as another
-// writer.
+// writer. That writer changes readiness and hints together: upstream leaves an endpoint as it is if
+// it has the state of its Pod and a hint too many.
 func (w *clusterState) editSlice(t *rapid.T) {
 	i := rapid.IntRange(0, len(w.slices)-1).Draw(t, "which slice")
 	slice := w.slices[i].DeepCopy()
@@ -171,7 +172,7 @@ func (w *clusterState) editSlice(t *rapid.T) {
 			slice.Endpoints = append(slice.Endpoints, *slice.Endpoints[at].DeepCopy())
 		case what == 2:
 			ready := !*slice.Endpoints[at].Conditions.Ready
-			slice.Endpoints[at].Conditions.Ready = &ready
+			slice.Endpoints[at].Conditions.Ready, slice.Endpoints[at].Hints = &ready, nil
 		case what == 3:
 			slice.OwnerReferences[0].UID = "uid-of-another-owner"
 		}

@@ -29,7 +29,6 @@ func TestManager_DeploymentsAreServedByUsAlone(t *testing.T) {
 	s.eventually(func() error { return web.served(120) })
 	web.scale(3)
 	s.eventually(func() error { return web.served(3) })
-	s.eventually(func() error { return sliceCount(web, 1) }) // compaction comes when all is quiet
 	s.expectNoSliceByManager()
 	s.expectQuiet()
 

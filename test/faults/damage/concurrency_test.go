@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
@@ -57,8 +58,8 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 func TestConcurrency_PlanIsAppliedOnce(t *testing.T) {
 	inj := newInjector(t)
 	leader, other := startTwo(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
-	used := injectFour(inj)
-	plan := waitForPlan(t, leader, 4)
+	used, again := injectFour(inj)
+	plan := waitForPlan(t, leader, 4, again)
 
 	const callers = 8
 	answers, problems := make([]*bootstrapv1.ApplyRepairPlanResponse, callers), make([]error, callers)
@@ -107,24 +108,33 @@ func checkAnswer(answer *bootstrapv1.ApplyRepairPlanResponse, err error, want *b
 	return nil
 }
 
-// The state changes between plan and apply: the replica must refuse the whole plan.
+// The state changes between plan and apply: the replica must refuse the whole plan once its watch
+// has told it, and must write nothing before.
 func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
 	inj := newInjector(t)
 	replica := startReplica(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
 	replica.waitForAudit(t)
-	lost := inj.createService(plain)
-	inj.deleteAddress(lost.Spec.ClusterIP)
-	plan := waitForPlan(t, replica, 1)
-	inj.deleteService(lost)
-	testkit.Eventually(t, waitTimeout, func() error {
-		_, err := replica.ApplyRepairPlan(t.Context(), applyOf(plan))
-		if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != "PLAN_DRIFTED" {
-			return fmt.Errorf("apply of an outdated plan returns %w, want PLAN_DRIFTED", err)
+	for _, isTold := range []bool{true, false} {
+		lost := inj.createService(plain)
+		again := func() {
+			if inj.hasAddress(lost.Spec.ClusterIP) {
+				inj.deleteAddress(lost.Spec.ClusterIP)
+			}
 		}
-		return nil
-	})
-	if inj.observer.isAllocated(lost.Spec.ClusterIP) {
-		t.Errorf("%s was allocated for a deleted Service", lost.Spec.ClusterIP)
+		plan := waitForPlan(t, replica, 1, again)
+		inj.deleteService(lost)
+		if isTold {
+			testkit.Eventually(t, waitTimeout, func() error { return checkNoFindings(t, replica) })
+		}
+		answer, err := replica.ApplyRepairPlan(t.Context(), applyOf(plan))
+		isRefused := status.Code(err) == codes.Aborted && rpcerror.ReasonOf(err) == "PLAN_DRIFTED"
+		changesNothing := err == nil && answer.GetRepair().GetSteps()[0].GetChange().GetOutcome() != metav1.Change_OUTCOME_APPLIED
+		if !isRefused && (isTold || !changesNothing) {
+			t.Errorf("apply of an outdated plan, which the replica knows: %t: %v, %v, want PLAN_DRIFTED", isTold, answer, err)
+		}
+		if inj.observer.isAllocated(lost.Spec.ClusterIP) {
+			t.Errorf("%s was allocated for a deleted Service", lost.Spec.ClusterIP)
+		}
 	}
 	inj.observer.checkViolations(t, nil)
 }

@@ -95,6 +95,16 @@ const (
 	twoProtocols = 4
 )
 
+// hasAddress reports whether an IPAddress exists.
+func (inj *injector) hasAddress(address string) bool {
+	inj.Helper()
+	_, err := inj.kube.NetworkingV1().IPAddresses().Get(inj.Context(), address, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		inj.Fatal(err)
+	}
+	return err == nil
+}
+
 // deleteAddress deletes an IPAddress through the API.
 func (inj *injector) deleteAddress(address string) {
 	inj.Helper()

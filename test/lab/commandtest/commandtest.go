@@ -97,7 +97,7 @@ func Execute(ctx context.Context, streams printer.Streams, newCommand NewCommand
 	command.SetArgs(append([]string{}, args...)) // with nil it would take those of the test binary
 	command.SetOut(streams.Out)
 	command.SetErr(streams.Err)
-	return command.ExecuteContext(ctx)
+	return exit.Execute(ctx, command)
 }
 
 // Pipe returns streams that are not terminals, without an environment.

@@ -91,6 +91,13 @@ func (c *Cluster) EtcdFiles() (ca, cert, key string) {
 	return c.creds.files.etcdCA, c.creds.files.etcdClientCert, c.creds.files.etcdClientKey
 }
 
+// EtcdCertificate issues a client certificate of commonName for etcd. kube-apiserver refuses it.
+// Only the process that has started etcd has the key of its authority.
+func (c *Cluster) EtcdCertificate(commonName string) (certPEM, keyPEM []byte, err error) {
+	pair, err := c.creds.etcdCA.client(time.Now(), commonName)
+	return pair.CertPEM, pair.KeyPEM, err
+}
+
 // EtcdClient returns a new client without waiting for a connection. It connects again within about
 // a second after etcd is back. The caller closes it.
 func (c *Cluster) EtcdClient() (*clientv3.Client, error) {

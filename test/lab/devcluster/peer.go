@@ -16,6 +16,8 @@ import (
 type PeerConfig struct {
 	// AdvertiseAddress is its advertised address. It listens on 127.0.0.1 only, on its own port.
 	AdvertiseAddress string
+	// EtcdURL is where it reaches etcd, for example through a relay. Empty: etcd itself.
+	EtcdURL string
 	// Args are appended after Config.APIServerArgs and override them.
 	Args []string
 }
@@ -53,7 +55,11 @@ func (c *Cluster) newPeer(cfg PeerConfig) *server {
 	own := c.cfg
 	own.AdvertiseAddress, own.APIServerPort = cfg.AdvertiseAddress, 0
 	own.APIServerArgs = append(own.APIServerArgs[:len(own.APIServerArgs):len(own.APIServerArgs)], cfg.Args...)
-	s := newAPIServer(own, c.creds, c.apiServer.path, c.etcdURL)
+	etcdURL := c.etcdURL
+	if cfg.EtcdURL != "" {
+		etcdURL = func() string { return cfg.EtcdURL }
+	}
+	s := newAPIServer(own, c.creds, c.apiServer.path, etcdURL)
 	s.name = fmt.Sprintf("%s-%d", apiServerName, len(c.peers)+2)
 	s.field = "the peer's port"
 	c.peers = append(c.peers, s)

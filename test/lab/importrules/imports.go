@@ -41,7 +41,7 @@ const (
 // commandLine are the shared packages of the command line, which import each other and no other
 // package of the repository. So no package of a server is linked into trivet, not even through
 // another package.
-const commandLine = `internal/(cli/\w+|atomicfile|certs|etcdconn|identity|observe/loglevel|prototime|roles|rpcclient|rpcerror)`
+const commandLine = `internal/(cli/\w+|atomicfile|certs|etcdconn|etcdroles|identity|observe/loglevel|prototime|roles|rpcclient|rpcerror)`
 
 var bans = []ban{
 	{

@@ -28,12 +28,13 @@ func bounds() map[string]bound {
 	const changes = "create update delete"
 	zones := each("the zones of the most Nodes, and (other)", 51)
 	return map[string]bound{
-		"cause": among("silent unanswered late"), "decision": among("allow deny"), "explained": among("false true"), "first": among("trivet upstream"),
+		"cause": among("silent unanswered late"), "decision": among("allow deny"), "explained": among("false true"), "family": among("IPv4 IPv6"), "first": among("trivet upstream"),
 		"directive": among("none move slow_down resync reauth unknown"),
 		"grpc_code": each("codes of gRPC", 17), "grpc_method": each("registered methods", 40), "grpc_service": each("determined by grpc_method", 1),
 		"grpc_type": each("determined by grpc_method", 1), "health": among("starting alive suspect silent dead"), "identified": among("true false"),
 		"kind": each("kinds that the server reads", 12), "loop": each("loops of the server", 8), "operation": among(changes),
 		"part": among("authorities certificate"), "priority": among("create renewal transition"),
+		"range":  each("ranges of an IP family, and (other)", 17),
 		"result": among("success error conflict panic"), "server": among("grpc admin http"), "service": among("leasesvc bootstrapsvc slicesvc gateway"),
 		"store": among("ip-addresses node-ports cluster-ips secondary-cluster-ips"), "topology": among("Auto Disabled"),
 		"traffic_distribution": among("PreferClose PreferSameZone PreferSameNode"), "use": among("server leasesvc etcd"),
@@ -69,7 +70,7 @@ func bounds() map[string]bound {
 		"trivet_bootstrap_repair_steps_total/verb":            among("create relabel delete set clear"),
 		"trivet_bootstrap_writes_total/kind":                  each("kinds of the baseline", 5),
 		"trivet_bootstrap_writes_total/result":                among("ok conflict error"),
-		"trivet_connections_refused_total/reason":             among("connections address_connections identity_connections handshakes address_handshakes address_rate control_frames address_flood"),
+		"trivet_connections_refused_total/reason":             among("connections address_connections identity_connections handshakes address_handshakes address_rate control_frames address_flood anonymous_connections anonymous_timeout"),
 		"trivet_gateway_answers_total/code":                   each("codes of gRPC", 17),
 		"trivet_lease_checkpoint_holders_total/result":        among("unreadable foreign less_grace full_grace expired"),
 		"trivet_lease_checkpoint_writes_total/verb":           among("put delete"),

@@ -96,7 +96,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 	if err := boots.Wait(); err != nil {
 		return err
 	}
-	if err := c.WaitReady(ctx, readyTimeout); err != nil {
+	if err := errors.Join(c.WaitReady(ctx, readyTimeout), c.labelControlPlane(ctx)); err != nil {
 		return err
 	}
 	c.config.Logger.Info("all nodes and static Pods are ready", "after", time.Since(begin).Round(100*time.Millisecond))

@@ -144,6 +144,24 @@ func letNodesRenewCertificates(ctx context.Context, client kubernetes.Interface)
 	return nil
 }
 
+// labelControlPlane labels the control-plane nodes as kubeadm does. No kubelet may do that itself.
+func (c *Cluster) labelControlPlane(ctx context.Context) error {
+	client, err := c.Client(c.nodes[0])
+	if err != nil {
+		return err
+	}
+	for _, node := range c.config.Nodes {
+		if !node.ControlPlane {
+			continue
+		}
+		const label = `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`
+		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, []byte(label), metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("label node %s: %w", node.Name, err)
+		}
+	}
+	return nil
+}
+
 // WaitReady waits until all nodes and their static Pods are ready.
 func (c *Cluster) WaitReady(ctx context.Context, timeout time.Duration) error {
 	client, err := c.Client(c.nodes[0])

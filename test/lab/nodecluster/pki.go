@@ -127,12 +127,11 @@ func (a *authorities) equipNode(c Config, i int, root string) error {
 	}
 	if node.ControlPlane && !c.WithoutTrivet {
 		for _, server := range certs.Servers() {
-			problems = append(problems, a.equipServer(server, root))
+			folder := at("/etc/trivet/etcd/" + server)
+			etcd, err := a.etcd.Issue(certs.EtcdClientLeaf(server, "trivet-system"), certs.LeafLifetime, time.Now())
+			problems = append(problems, a.equipServer(server, root), err,
+				writePair(filepath.Join(folder, "tls"), etcd), writeFile(filepath.Join(folder, "ca.crt"), a.etcd.CertPEM(), 0o644), giveToServers(folder))
 		}
-		etcd, err := a.etcd.Issue(certs.ClientLeaf("trivet"), certs.LeafLifetime, time.Now())
-		problems = append(problems, err,
-			writePair(at("/etc/trivet/etcd/tls"), etcd), writeFile(at("/etc/trivet/etcd/ca.crt"), a.etcd.CertPEM(), 0o644),
-			giveToServers(at("/etc/trivet/etcd")))
 	}
 	return errors.Join(problems...)
 }

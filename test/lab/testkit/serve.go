@@ -22,12 +22,16 @@ const pipeBytes = 1 << 20
 // cleanly.
 func Serve(t testing.TB, register func(grpc.ServiceRegistrar), unvalidated ...string) *grpc.ClientConn {
 	t.Helper()
+	return ServeWith(t, rpcserver.Deps{Unvalidated: unvalidated}, register)
+}
+
+// ServeWith is Serve with other dependencies, such as callers and their rights.
+func ServeWith(t testing.TB, deps rpcserver.Deps, register func(grpc.ServiceRegistrar)) *grpc.ClientConn {
+	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{
-		Logger:      slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Unvalidated: unvalidated,
-	})
+	deps.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	server, err := rpcserver.New(cfg, deps)
 	if err != nil {
 		t.Fatalf("make gRPC server: %v", err)
 	}

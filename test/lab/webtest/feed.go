@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,7 +46,12 @@ type Cluster struct {
 // Gateway serves the page and a simulated cluster until the test ends. It has the combined stream
 // and the routes that the page asks.
 type Gateway struct {
-	URL     string
+	URL string
+	// Watches counts the combined streams that were opened.
+	Watches atomic.Int64
+	// Stop ends all connections, and the Gateway.
+	Stop func()
+
 	cluster Cluster
 	start   time.Time
 }
@@ -66,10 +72,11 @@ func StartGateway(t testing.TB, files fs.FS, cluster Cluster) *Gateway {
 		answer(g.explain(strings.TrimSuffix(r.PathValue("rest"), ":explain")))(w, r)
 	})
 	server := httptest.NewServer(mux)
-	t.Cleanup(func() {
+	g.Stop = sync.OnceFunc(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})
+	t.Cleanup(g.Stop)
 	g.URL = server.URL + "/"
 	return g
 }
@@ -101,6 +108,7 @@ func encode(message proto.Message) []byte {
 
 // watch is the combined stream.
 func (g *Gateway) watch(w http.ResponseWriter, r *http.Request) {
+	g.Watches.Add(1)
 	out := &stream{to: w, control: http.NewResponseController(w)}
 	var running sync.WaitGroup
 	running.Go(func() { out.flushUntil(r.Context().Done()) })

@@ -19,9 +19,9 @@ var (
 )
 
 // serveStranger answers a caller that is not the node. Requests of a TLS bootstrap pass without any
-// certificate while the node has none.
+// certificate while the files of the node have none.
 func (e *Endpoint) serveStranger(w http.ResponseWriter, r *http.Request, reason string) {
-	if e.pool.HasCertificate() || !isBootstrap(r) {
+	if !isBootstrap(r) || e.pool.StoresCertificate() {
 		// The connection has no use.
 		w.Header().Set("Connection", "close")
 		e.metrics.refused.Inc()

@@ -2,8 +2,8 @@
 // certificate of the kubelet. Only the renewal of the node's own Lease becomes a heartbeat.
 //
 // A caller needs a client certificate of the cluster's authority whose user is the node. A request
-// of any other caller is refused before its body is read. While the node has no certificate, the
-// requests of a kubelet's TLS bootstrap pass with the kubelet's bootstrap token.
+// of any other caller is refused before its body is read. While the files of the node have no valid
+// certificate, the requests of a kubelet's TLS bootstrap pass with the kubelet's bootstrap token.
 //
 // Impersonation headers pass: kube-apiserver decides about them by the rights of the node, as it
 // would without the endpoint. The headers of a front proxy and a caller's Authorization are
@@ -20,13 +20,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/localca"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
+	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 const (
@@ -121,18 +121,13 @@ func (c *Config) validate() error {
 		listen = c.Listener.Addr().String()
 	}
 	host, port, err := net.SplitHostPort(listen)
-	if address, parseErr := netip.ParseAddr(host); err != nil || host != "localhost" && (parseErr != nil || !address.IsLoopback()) {
+	if err != nil || !identity.IsLoopback(host) {
 		problems = append(problems, fmt.Errorf("endpoint: address %q must be host:port on loopback", listen))
 	}
-	if server := c.Kubeconfig.Server; server != nil && err == nil && server.Port() == port && isLoopback(server.Hostname()) {
+	if server := c.Kubeconfig.Server; server != nil && err == nil && server.Port() == port && identity.IsLoopback(server.Hostname()) {
 		problems = append(problems, fmt.Errorf("endpoint: the kubeconfig leads to %s, which is the endpoint itself; give the kubeconfig that leads to kube-apiserver", server))
 	}
 	return errors.Join(problems...)
-}
-
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // Run serves until ctx ends.

@@ -266,6 +266,37 @@ func TestBootstrap_PassesWithATokenWhileThereIsNoCertificate(t *testing.T) {
 	})
 }
 
+// A person deletes the certificate of a kubelet to have it registered anew. The kubelet that still
+// runs with it goes on.
+func TestBootstrap_PassesAfterTheCertificateWasDeleted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, http.HandlerFunc(echo))
+	const token, path = "Bearer abcdef.0123456789abcdef", "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+	kubelet, starting := f.kubelet(), f.client(nil, true)
+	await := func(want int) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			if code := f.code(starting, "POST", path, "Authorization", token); code != want {
+				return fmt.Errorf("a bootstrap request: %d, want %d", code, want)
+			}
+			return nil
+		})
+	}
+	await(http.StatusUnauthorized)
+	if err := os.Remove(f.cluster.CertFile); err != nil {
+		t.Fatal(err)
+	}
+	await(http.StatusOK)
+	if code := f.code(kubelet, "GET", "/api/v1/nodes"); code != http.StatusOK {
+		t.Errorf("a request of the kubelet that runs: %d", code)
+	}
+	f.cluster.Rotate(t)
+	await(http.StatusUnauthorized)
+	if code := f.code(f.kubelet(), "GET", "/api/v1/nodes"); code != http.StatusOK {
+		t.Errorf("a request with the new certificate: %d", code)
+	}
+}
+
 func firstOf(values ...string) string {
 	for _, value := range values {
 		if value != "" {

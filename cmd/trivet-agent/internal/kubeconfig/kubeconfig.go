@@ -140,6 +140,9 @@ func read(path string) (*clientcmdv1.Cluster, *clientcmdv1.AuthInfo, error) {
 	if cluster.Cluster.InsecureSkipTLSVerify {
 		return nil, nil, errors.New("insecure-skip-tls-verify lets any server act as kube-apiserver")
 	}
+	if cluster.Cluster.ProxyURL != "" {
+		return nil, nil, errors.New("proxy-url is not supported: the agent chooses among the kube-apiservers and connects to each of them")
+	}
 	directory, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
 		return nil, nil, err

@@ -51,6 +51,7 @@ func TestLoad_RefusesWhatCannotBeTrusted(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"plain HTTP":    {"https://", "http://", "must be an https URL"},
 		"unverified":    {"certificate-authority: pki/ca.crt", "insecure-skip-tls-verify: true", "any server"},
+		"proxied":       {"certificate-authority: pki/ca.crt", "proxy-url: http://proxy:3128", "proxy-url"},
 		"no context":    {"current-context: c", "current-context: d", `no context "d"`},
 		"no user":       {"user: b}", "user: d}", `no user "d"`},
 		"no cluster":    {"cluster: a,", "cluster: d,", `no cluster "d"`},

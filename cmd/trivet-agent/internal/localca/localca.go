@@ -151,10 +151,27 @@ func (c *CA) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock local authority: %w", err)
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+	err = c.giveLock(file)
+	if err == nil {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock local authority: %w", err), file.Close())
 	}
 	return func() { _ = file.Close() }, nil
+}
+
+// giveLock is giveToOwner for a lock that root made, now or earlier. The owner of the directory
+// could have put a link to a file of root there, which root must not give away.
+func (c *CA) giveLock(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if s, ok := info.Sys().(*syscall.Stat_t); !ok || !info.Mode().IsRegular() || s.Uid != 0 || s.Nlink != 1 || info.Size() > 0 {
+		return nil
+	}
+	return giveToOwner(file)
 }
 
 func (c *CA) read() (certs.Authorities, error) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,6 +121,54 @@ func TestOpen_DamagedOrEndedAuthorityIsReplaced(t *testing.T) {
 			bundle, serving := open(t, dir).state(t)
 			trusted(t, bundle, serving, time.Now())
 		})
+	}
+}
+
+// Root runs the command kubeconfig before the agent, which is another user, has started.
+func TestOpen_RootLeavesFilesThatTheAgentOpens(t *testing.T) {
+	const agent = 65532
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, agent, agent); err != nil {
+		t.Fatal(err)
+	}
+	ownerOf := func(path string) uint32 {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Uid
+	}
+	lock := filepath.Join(dir, lockFile)
+	if err := os.Link(foreign, lock); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+	if owner := ownerOf(foreign); owner != 0 {
+		t.Errorf("the file of root to which the lock is a link has owner %d", owner)
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	for _, earlier := range []bool{false, true} {
+		if earlier { // as an earlier version left it
+			if err := os.Chown(lock, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		open(t, dir)
+		for _, name := range []string{lockFile, keyFile, bundleFile} {
+			if owner := ownerOf(filepath.Join(dir, name)); owner != agent {
+				t.Errorf("%s has owner %d, want %d", name, owner, agent)
+			}
+		}
 	}
 }
 

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -112,8 +115,12 @@ func (n *node) runAPIServers(ctx context.Context) error {
 		n.apiservers.set(pool, nil)
 		return pool.Run(ctx)
 	}
+	listener, err := inheritedListener(n.cfg.Endpoint.Listen)
+	if err != nil {
+		return err
+	}
 	served, err := endpoint.New(endpoint.Config{
-		Node: name, Listen: n.cfg.Endpoint.Listen, Upstream: pool, Kubeconfig: file, ClientCAFile: n.cfg.Endpoint.ClientCAFile,
+		Node: name, Listen: n.cfg.Endpoint.Listen, Listener: listener, Upstream: pool, Kubeconfig: file, ClientCAFile: n.cfg.Endpoint.ClientCAFile,
 		StateDir: n.cfg.StateDir, Heartbeats: endpointBeats{n.beats}, Logger: n.logger,
 	})
 	if err != nil {
@@ -183,4 +190,34 @@ type endpointBeats struct{ *beats }
 func (e endpointBeats) Renewed() (observed time.Time, live bool) {
 	renewal := e.beats.Renewed()
 	return renewal.Observed, renewal.Live
+}
+
+// firstInherited is the file descriptor of the first socket of systemd.
+const firstInherited = 3
+
+// inheritedListener returns the socket for the kubelet that systemd holds while the agent restarts,
+// so that no other program can take its port; nil if the process was started without one.
+func inheritedListener(address string) (net.Listener, error) {
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	if count := os.Getenv("LISTEN_FDS"); count != "1" {
+		return nil, fmt.Errorf("systemd passes %s sockets; the agent takes one, that of --kubelet-endpoint", count)
+	}
+	file := os.NewFile(firstInherited, "socket of systemd")
+	listener, err := net.FileListener(file)
+	_ = file.Close() // the listener has its own descriptor
+	if err != nil {
+		return nil, fmt.Errorf("socket of systemd: %w", err)
+	}
+	if err := checkLoopback(listener.Addr().String()); err != nil {
+		_ = listener.Close() // it is not used
+		return nil, fmt.Errorf("the socket of systemd: %w", err)
+	}
+	_, want, _ := net.SplitHostPort(address) // validated
+	if _, got, _ := net.SplitHostPort(listener.Addr().String()); got != want {
+		_ = listener.Close() // it is not used
+		return nil, fmt.Errorf("the socket of systemd is %s, and --kubelet-endpoint is %s", listener.Addr(), address)
+	}
+	return listener, nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/observe"
 )
 
@@ -177,7 +177,7 @@ func (c *Config) Validate() []error {
 func (c *LeasesvcConfig) validate() []error {
 	var problems []error
 	namespace, name, found := strings.Cut(c.Service, "/")
-	if !found || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1035Label(name)) > 0 {
+	if !found || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Label(name)) > 0 {
 		problems = append(problems, fmt.Errorf("--leasesvc-service: %q is not namespace/name", c.Service))
 	}
 	for _, address := range c.Addresses {
@@ -204,7 +204,7 @@ func (c *KubeletConfig) validate() []error {
 	target, err := url.Parse(c.Healthz)
 	if err != nil || target.Scheme != "http" && target.Scheme != "https" {
 		problems = append(problems, fmt.Errorf("--kubelet-healthz: %q is not an http or https URL", c.Healthz))
-	} else if !isLoopback(target.Hostname()) {
+	} else if !identity.IsLoopback(target.Hostname()) {
 		problems = append(problems, fmt.Errorf("--kubelet-healthz: %q is not on loopback; another machine's answer says nothing of this kubelet", c.Healthz))
 	}
 	if c.Interval < 100*time.Millisecond || c.Timeout <= 0 {
@@ -218,13 +218,8 @@ func checkLoopback(address string) error {
 	if err != nil {
 		return fmt.Errorf("%q is not host:port", address)
 	}
-	if !isLoopback(host) {
+	if !identity.IsLoopback(host) {
 		return fmt.Errorf("%q is not on loopback", address)
 	}
 	return nil
-}
-
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }

@@ -196,6 +196,16 @@ func TestMain_NamesEveryProblem(t *testing.T) {
 	}
 }
 
+// Kubernetes allows a Service name that begins with a digit.
+func TestConfig_TakesTheNamesOfServices(t *testing.T) {
+	for name, valid := range map[string]bool{"trivet-system/leasesvc": true, "trivet-system/1leasesvc": true, "trivet-system/-leasesvc": false, "trivet-system": false, "a/b/c": false} {
+		cfg := LeasesvcConfig{Service: name, CAFile: "ca.crt"}
+		if problems := cfg.validate(); (len(problems) == 0) != valid {
+			t.Errorf("--leasesvc-service %s: %v", name, problems)
+		}
+	}
+}
+
 func TestMain_EveryFlagIsAVariable(t *testing.T) {
 	var stderr bytes.Buffer
 	code := run(t.Context(), settings.Invocation{Environ: []string{"TRIVET_KUBELET_PROBE_INTERVAL=1ms", "NODE_NAME=Node One"}, Stderr: &stderr}, noBridge)

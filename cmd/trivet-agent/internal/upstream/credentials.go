@@ -27,9 +27,11 @@ type credentials struct {
 	mu          sync.Mutex // guards the fields below
 	certificate *tls.Certificate
 	pairText    []byte
-	roots       *x509.CertPool
-	rootsText   []byte
-	warned      string
+	// deleted says that the files of the certificate do not exist, any more or yet.
+	deleted   bool
+	roots     *x509.CertPool
+	rootsText []byte
+	warned    string
 }
 
 // refresh reads the files and reports whether their content has changed.
@@ -51,11 +53,11 @@ func (c *credentials) refresh() (changed bool) {
 
 func (c *credentials) readCertificate() (changed bool, err error) {
 	certText, err := textOf(c.file.CertData, c.file.CertFile)
-	if err != nil {
+	if c.deleted = errors.Is(err, os.ErrNotExist); err != nil {
 		return false, fmt.Errorf("client certificate: %w", err)
 	}
 	keyText, err := textOf(c.file.KeyData, c.file.KeyFile)
-	if err != nil {
+	if c.deleted = errors.Is(err, os.ErrNotExist); err != nil {
 		return false, fmt.Errorf("key of the client certificate: %w", err)
 	}
 	text := append(bytes.Clone(certText), keyText...)
@@ -118,6 +120,15 @@ func (c *credentials) valid(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.certificate != nil && now.Before(c.certificate.Leaf.NotAfter)
+}
+
+// stored reports whether the certificate is valid and its files exist. A kubelet looks there when
+// it starts.
+func (c *credentials) stored(now time.Time) bool {
+	c.mu.Lock()
+	deleted := c.deleted
+	c.mu.Unlock()
+	return !deleted && c.valid(now)
 }
 
 // present reports whether there is a certificate, also one that has ended by the clock of this

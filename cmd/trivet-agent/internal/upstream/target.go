@@ -25,6 +25,11 @@ const (
 	pingTimeout = 3 * time.Second
 	// idleTimeout closes connections without requests, for example to servers that are not used.
 	idleTimeout = 90 * time.Second
+	// livezTimeout bounds the answer of /livez, with which a server that is slow is still live.
+	livezTimeout = 5 * time.Second
+	// abandonAfter is how long /livez has failed when the connections to a server are closed, if
+	// another one is ready.
+	abandonAfter = 10 * time.Second
 	// retireAfter is how long requests in progress may use a replaced certificate.
 	retireAfter = 30 * time.Second
 
@@ -39,6 +44,10 @@ type target struct {
 
 	connections atomic.Pointer[connections]
 	suspected   chan struct{} // asks for a probe now
+	// deadSince is since when /livez has failed; zero while it does not. abandoned says that the
+	// connections were closed since then. Both belong to the goroutine that probes.
+	deadSince time.Time
+	abandoned bool
 
 	mu       sync.Mutex // guards the fields below
 	health   Health
@@ -127,22 +136,52 @@ func (t *target) renew(c *credentials) {
 
 // probe asks the server whether it is ready.
 func (t *target) probe(ctx context.Context, timeout time.Duration) (ready, reachable bool, err error) {
+	code, text, err := t.ask(ctx, "/readyz", timeout)
+	switch {
+	case err != nil:
+		return false, false, err
+	case code >= http.StatusInternalServerError:
+		return false, true, fmt.Errorf("readyz answers %d: %s", code, text)
+	}
+	return true, true, nil // also one that refuses the question answers requests
+}
+
+// ask returns the code and the first line of an answer.
+func (t *target) ask(ctx context.Context, path string, timeout time.Duration) (code int, line string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, t.base.JoinPath("/readyz").String(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, t.base.JoinPath(path).String(), nil)
 	if err != nil {
-		return false, false, err
+		return 0, "", err
 	}
 	response, err := t.connections.Load().node.RoundTrip(request)
 	if err != nil {
-		return false, false, err
+		return 0, "", err
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
 	_ = response.Body.Close() // the answer is complete
-	if response.StatusCode >= http.StatusInternalServerError {
-		return false, true, fmt.Errorf("readyz answers %d: %s", response.StatusCode, strings.ToValidUTF8(firstLine(text), "?"))
+	return response.StatusCode, strings.ToValidUTF8(firstLine(text), "?"), nil
+}
+
+// abandonIfDead asks a server that is not ready whether it is live. If /livez has failed for
+// abandonAfter, for example because the server has no etcd, it closes the connections, so that open
+// watches, which deliver nothing, move to another server. A server that leaves in good order is
+// live, and ends its watches itself.
+func (t *target) abandonIfDead(ctx context.Context, c *credentials) (abandoned bool) {
+	code, _, err := t.ask(ctx, "/livez", livezTimeout)
+	now := time.Now()
+	switch {
+	case ctx.Err() != nil:
+	case err == nil && code < http.StatusInternalServerError:
+		t.deadSince, t.abandoned = time.Time{}, false
+	case t.deadSince.IsZero():
+		t.deadSince = now
+	case !t.abandoned && now.Sub(t.deadSince) >= abandonAfter:
+		t.abandoned = true
+		t.connections.Swap(newConnections(c, t.serverName)).close()
+		return true
 	}
-	return true, true, nil // also one that refuses the question answers requests
+	return false
 }
 
 func firstLine(text []byte) string {

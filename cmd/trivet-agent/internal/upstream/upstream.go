@@ -4,6 +4,7 @@
 package upstream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -37,6 +39,11 @@ const (
 	homeAfter = time.Minute
 	// credentialsPeriod is the time between two reads of the credentials.
 	credentialsPeriod = 5 * time.Second
+	// maxKeptBody limits a body that is kept so that it can be sent again, and maxKeptBodies all of
+	// them together. A kubelet's largest write, the status of its Node, is a fraction of it. Other
+	// bodies are sent once, as they come.
+	maxKeptBody   = 256 << 10
+	maxKeptBodies = 4 << 20
 )
 
 // Config configures a Pool. Kubeconfig, Node and Logger are required.
@@ -69,6 +76,7 @@ type Health struct {
 type Pool struct {
 	cfg         Config
 	credentials *credentials
+	kept        atomic.Int64 // bytes of the bodies of requests in progress
 
 	mu      sync.Mutex // guards the fields below
 	targets []*target  // in order of preference
@@ -76,7 +84,7 @@ type Pool struct {
 	// endpoints are the addresses of the last setEndpoints.
 	endpoints []string
 	changed   chan struct{} // closed when targets changes
-	reloadAt  time.Time     // the next read of missing credentials
+	reloadAt  time.Time     // the next read of the credentials because of a request
 }
 
 // New returns a Pool with the server of the kubeconfig and the stored endpoints.
@@ -154,6 +162,20 @@ func (p *Pool) HasCertificate() bool {
 	if p.credentials.valid(now) {
 		return true
 	}
+	p.reloadIfDue(now)
+	return p.credentials.valid(now)
+}
+
+// StoresCertificate reports whether the files of the node have a valid certificate, which a kubelet
+// that starts uses. The certificate of deleted files remains in use for requests. It reads the
+// files again, at most once a second.
+func (p *Pool) StoresCertificate() bool {
+	now := time.Now()
+	p.reloadIfDue(now)
+	return p.credentials.stored(now)
+}
+
+func (p *Pool) reloadIfDue(now time.Time) {
 	p.mu.Lock()
 	due := now.After(p.reloadAt)
 	if due {
@@ -163,7 +185,6 @@ func (p *Pool) HasCertificate() bool {
 	if due {
 		p.reload()
 	}
-	return p.credentials.valid(now)
 }
 
 // RoundTrip sends a request with the certificate of the node. Host and scheme of its URL are
@@ -200,6 +221,11 @@ var ErrNoCertificate = errors.New("the node has no certificate for kube-apiserve
 var ErrAmbiguous = errors.New("kube-apiserver may have got the request")
 
 func (p *Pool) roundTrip(request *http.Request, pick func(*connections) http.RoundTripper) (*http.Response, error) {
+	request, release, err := p.keepBody(request)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	var tried []*target
 	var failures []error
 	for {
@@ -228,9 +254,34 @@ func (p *Pool) roundTrip(request *http.Request, pick func(*connections) http.Rou
 	}
 }
 
+// keepBody returns a request whose body can be read again, if it is small enough. A kube-apiserver
+// that closes a connection with GOAWAY leaves requests unprocessed, and the HTTP/2 client repeats
+// them if it can.
+func (p *Pool) keepBody(r *http.Request) (kept *http.Request, release func(), err error) {
+	size := r.ContentLength
+	if r.GetBody != nil || r.Body == nil || size <= 0 || size > maxKeptBody || r.Header.Get("Upgrade") != "" {
+		return r, func() {}, nil
+	}
+	release = func() { p.kept.Add(-size) }
+	if p.kept.Add(size) > maxKeptBodies {
+		release()
+		return r, func() {}, nil
+	}
+	body := make([]byte, size)
+	_, err = io.ReadFull(r.Body, body)
+	closeBody(r)
+	if err != nil {
+		release()
+		return nil, nil, fmt.Errorf("read the body of the request: %w", err)
+	}
+	kept = r.WithContext(r.Context())
+	kept.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	return kept, release, nil
+}
+
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // the request has failed
+		_ = r.Body.Close() // the request has failed, or the body is read
 	}
 }
 
@@ -242,7 +293,13 @@ func (p *Pool) send(request *http.Request, t *target, pick func(*connections) ht
 	outgoing := request.Clone(ctx)
 	outgoing.URL.Scheme, outgoing.URL.Host, outgoing.Host = t.base.Scheme, t.base.Host, t.base.Host
 	prefix(outgoing.URL, t.base)
-	if request.Body != nil && request.Body != http.NoBody {
+	if request.GetBody != nil {
+		var err error
+		if outgoing.Body, err = request.GetBody(); err != nil {
+			cancel(err)
+			return nil, a, err
+		}
+	} else if request.Body != nil && request.Body != http.NoBody {
 		outgoing.Body = sharedBody{ReadCloser: request.Body, attempt: a}
 	}
 	t.join(a)
@@ -362,9 +419,19 @@ func (p *Pool) probe(ctx context.Context, t *target) {
 	if t.record(ready, reachable, cause, time.Now()) {
 		p.cfg.Logger.Info("kube-apiserver changes", "server", t.base.Host, "ready", ready, "reachable", reachable, "error", cause)
 	}
-	// Without another server that is ready, waiting is all that can be done.
-	if !reachable && p.anotherReady(t) {
+	if ready {
+		t.deadSince, t.abandoned = time.Time{}, false
+		return
+	}
+	if !p.anotherReady(t) {
+		t.deadSince = time.Time{}
+		return // waiting is all that can be done
+	}
+	if !reachable {
 		t.moveAttempts()
+	}
+	if t.abandonIfDead(ctx, p.credentials) {
+		p.cfg.Logger.Warn("kube-apiserver is not live; its connections are closed, so that watches move to another one", "server", t.base.Host, "error", cause)
 	}
 }
 
@@ -454,8 +521,8 @@ func (p *Pool) preference(t *target) uint64 {
 	return xxhash.Sum64String(p.cfg.Node + "/" + t.base.Host)
 }
 
-// sharedBody is the body of a request for several attempts. An attempt that did not get a
-// connection must not close it.
+// sharedBody is a body that cannot be read again, for several attempts. An attempt that did not get
+// a connection must not close it.
 type sharedBody struct {
 	io.ReadCloser
 	attempt *attempt

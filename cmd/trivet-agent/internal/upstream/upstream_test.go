@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,6 +98,21 @@ func (f *fixture) get(t *testing.T, method string, body io.Reader) (string, erro
 	if err != nil {
 		t.Fatal(err)
 	}
+	return f.answer(request)
+}
+
+// put sends a body as it arrives at a server: net/http does not know how to read it again.
+func (f *fixture) put(t *testing.T, text string) (string, error) {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://any/version", struct{ io.Reader }{strings.NewReader(text)})
+	if err != nil {
+		return "", err
+	}
+	request.ContentLength = int64(len(text))
+	return f.answer(request)
+}
+
+// answer returns the body of the answer to a request.
+func (f *fixture) answer(request *http.Request) (string, error) {
 	response, err := f.RoundTrip(request)
 	if err != nil {
 		return "", err
@@ -215,6 +231,61 @@ func TestRoundTrip_WriteToAFrozenServerIsAmbiguousAndEnds(t *testing.T) {
 	}
 }
 
+// A server that answers with Connection: close sends GOAWAY and leaves later requests of that
+// connection unprocessed.
+func TestRoundTrip_WritesAreRepeatedAfterGoaway(t *testing.T) {
+	t.Parallel()
+	const writers, each = 16, 50
+	var count atomic.Int32
+	cluster := apiservertest.NewCluster(t, node)
+	f := &fixture{cluster: cluster, servers: []*apiservertest.Server{cluster.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if count.Add(1)%20 == 0 {
+			w.Header().Set("Connection", "close")
+		}
+		text, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(text)
+	}))}}
+	f.Pool = f.open(t, t.TempDir(), nil)
+	f.run(t)
+	var group sync.WaitGroup
+	var failed atomic.Int32
+	for writer := range writers {
+		group.Go(func() {
+			for number := range each {
+				want := fmt.Sprint(writer, number)
+				if got, err := f.put(t, want); err != nil {
+					failed.Add(1)
+					t.Logf("%v", err)
+				} else if got != want {
+					t.Errorf("the answer to %q is %q", want, got)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if n := failed.Load(); n > 0 {
+		t.Errorf("%d of %d writes failed", n, writers*each)
+	}
+	if kept := f.kept.Load(); kept != 0 {
+		t.Errorf("%d bytes of bodies are kept after the last answer", kept)
+	}
+}
+
+// Bodies are kept within a limit. Those beyond it pass once.
+func TestRoundTrip_BodiesBeyondTheLimitPass(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 1)
+	f.kept.Store(maxKeptBodies)
+	for _, size := range []int{1, maxKeptBody + 1} {
+		if _, err := f.put(t, strings.Repeat("x", size)); err != nil {
+			t.Errorf("a body of %d bytes: %v", size, err)
+		}
+	}
+	if kept := f.kept.Load(); kept != maxKeptBodies {
+		t.Errorf("%d bytes count as kept, want %d", kept, maxKeptBodies)
+	}
+}
+
 func TestRoundTrip_WatchOfAFrozenServerEnds(t *testing.T) {
 	t.Parallel()
 	cluster := apiservertest.NewCluster(t, node)
@@ -250,6 +321,77 @@ func TestRoundTrip_WatchOfAFrozenServerEnds(t *testing.T) {
 		t.Error("the watch hangs")
 	}
 	s.Thaw()
+}
+
+// A kube-apiserver without etcd answers pings and delivers nothing. One that stops in good order is
+// not ready either, and ends its watches itself.
+func TestRoundTrip_WatchMovesFromAServerThatIsNotLive(t *testing.T) {
+	t.Parallel()
+	var dead atomic.Pointer[apiservertest.Server]
+	watched := make(chan string, 8)
+	cluster := apiservertest.NewCluster(t, node)
+	f := &fixture{cluster: cluster}
+	for range 2 {
+		var self *apiservertest.Server
+		self = cluster.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/livez" {
+				if dead.Load() == self {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+				return
+			}
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			watched <- self.Listener.Addr().String()
+			<-r.Context().Done()
+		}))
+		f.servers = append(f.servers, self)
+	}
+	f.Pool = f.open(t, t.TempDir(), []string{f.servers[1].Listener.Addr().String()})
+	f.run(t)
+	watch := func() (at *apiservertest.Server, ended chan struct{}) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://any/watch", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := f.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = io.ReadAll(response.Body)
+			_ = response.Body.Close()
+		}()
+		address := <-watched
+		for _, s := range f.servers {
+			if s.Listener.Addr().String() == address {
+				at = s
+			}
+		}
+		return at, ended
+	}
+	former, ended := watch()
+	former.SetReady(http.StatusInternalServerError)
+	for _, target := range f.targets {
+		target.suspect()
+	}
+	select {
+	case <-ended:
+		t.Error("the watch of a server that is live and not ready ended")
+	case <-time.After(abandonAfter + 3*retryPeriod):
+	}
+	dead.Store(former)
+	select {
+	case <-ended:
+	case <-time.After(abandonAfter + 20*time.Second):
+		t.Fatal("the watch of a server that is not live goes on")
+	}
+	if next, _ := watch(); next == former {
+		t.Error("the next watch goes to the server that is not live")
+	}
 }
 
 func TestRoundTrip_ServerThatIsNotReadyIsUsedOnlyIfNoOtherIs(t *testing.T) {

@@ -82,7 +82,7 @@ func TestAPIServers_Transcripts(t *testing.T) {
 		{name: "names", serves: &commandtest.Gateway{APIServers: mixed()[:2]}, args: []string{"-o", "name"}, code: exit.OK},
 		{name: "json", serves: &commandtest.Gateway{APIServers: []*bootstrapv1.APIServer{{Name: "apiservers/10.1.0.1", Address: "10.1.0.1", Ready: true}}}, args: []string{"-o", "json"}, code: exit.OK},
 		{name: "one", serves: &commandtest.Gateway{APIServers: mixed()}, args: []string{"::ffff:10.1.0.3"}, code: exit.Findings},
-		{name: "not-found", serves: &commandtest.Gateway{APIServers: mixed()}, args: []string{"10.1.0.9"}, code: exit.Undetermined},
+		{name: "not-found", serves: &commandtest.Gateway{APIServers: mixed()}, args: []string{"10.1.0.9"}, code: exit.Findings},
 		{name: "etcd-unreachable", serves: &commandtest.Gateway{Err: rpcerror.New(codes.Unavailable, "ETCD_UNREACHABLE", "etcd did not answer within 5s")}, code: exit.Undetermined},
 		{name: "usage", serves: &commandtest.Gateway{}, args: []string{"node-1", "-o", "xml"}, code: exit.Usage},
 		{name: "help", serves: &commandtest.Gateway{}, args: []string{"--help"}, code: exit.OK},

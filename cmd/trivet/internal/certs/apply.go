@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,6 @@ const (
 	// has the authorities that all peers trust.
 	authoritySecret = "trivet-ca"
 	trustConfigMap  = "trivet-ca"
-	etcdSecret      = "trivet-etcd"
-	// etcdUser is the user of the servers at etcd.
-	etcdUser = "trivet"
 	// trustKey has Trivet's authorities. clientTrustKey has also those of other clients.
 	trustKey       = "ca.crt"
 	clientTrustKey = "client-ca.crt"
@@ -115,11 +113,50 @@ func (r *run) applyObjects(ctx context.Context, authorities certs.Authorities) e
 	for _, leaf := range r.leaves {
 		problems = append(problems, r.applyLeaf(ctx, leaf, authorities, authorities.Bundle()))
 	}
-	if r.etcd != nil {
-		leaf := leaf{secret: etcdSecret, Leaf: certs.ClientLeaf(etcdUser)}
-		problems = append(problems, r.applyLeaf(ctx, leaf, certs.Authorities{Signing: r.etcd}, r.etcd.CertPEM()))
+	for _, leaf := range r.etcdClients {
+		switch {
+		case r.etcd != nil:
+			problems = append(problems, r.applyLeaf(ctx, leaf, certs.Authorities{Signing: r.etcd}, r.etcd.CertPEM()))
+		case !r.signs(leaf.secret):
+			problems = append(problems, r.reportWorn(ctx, leaf.secret))
+		}
 	}
 	return errors.Join(problems...)
+}
+
+// signs reports whether Trivet's authority signs the certificate of a Secret.
+func (r *run) signs(secret string) bool {
+	return slices.ContainsFunc(r.leaves, func(l leaf) bool { return l.secret == secret })
+}
+
+// reportWorn says which flags renew a certificate of etcd's authority that wears out; one that has
+// expired is an error. Without the key of that authority no certificate is made.
+func (r *run) reportWorn(ctx context.Context, name string) error {
+	secret, err := r.objects.secret(ctx, name)
+	if apierrors.IsForbidden(err) {
+		return nil // the account of the Job has no right to keys for etcd
+	}
+	if err != nil || secret == nil {
+		return err
+	}
+	chain, err := certs.ParseCertificates(secret.Data[corev1.TLSCertKey])
+	if err != nil {
+		return nil // it may be for another use
+	}
+	remedy := "give --etcd-ca-cert and --etcd-ca-key, the authority of etcd's clients"
+	if r.owned(secret, "Secret") != nil {
+		remedy = fmt.Sprintf("renew it as it was made; or set its label %s=%s and %s", managedBy, managedValue, remedy)
+	}
+	state, wrong := stateOf(chain[0], true, r.now)
+	if !wrong {
+		return nil
+	}
+	end := chain[0].NotAfter.UTC().Format(time.RFC3339)
+	r.report(change{object: "secret/" + name, what: fmt.Sprintf("%s, it ends at %s: %s", state, end, remedy)})
+	if r.now.Before(chain[0].NotAfter) {
+		return nil
+	}
+	return &exit.Error{Code: exit.Findings, Err: fmt.Errorf("the certificate of Secret %s/%s expired at %s", r.namespace, name, end), Try: remedy}
 }
 
 // authorities returns those of the Secret, or of the certificates that are left without it.

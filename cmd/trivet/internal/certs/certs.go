@@ -89,7 +89,7 @@ func changing(opts *options, streams printer.Streams, do func(*run, context.Cont
 		if err != nil {
 			return err
 		}
-		objects, err := connect(opts)
+		objects, err := connect(opts, streams.Env)
 		if err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ Exit codes:
 			if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 				return err
 			}
-			objects, err := connect(&opts)
+			objects, err := connect(&opts, streams.Env)
 			if err != nil {
 				return err
 			}
@@ -175,11 +175,11 @@ func (o *options) register(flags *pflag.FlagSet) {
 	o.registerTrust(flags)
 	flags.StringVar(&o.clusterDomain, "cluster-domain", o.clusterDomain, "Domain of the cluster's Services.")
 	flags.StringSliceVar(&o.issue, "issue", nil,
-		"Further certificates of Trivet's authority: etcd (the members of Trivet's own etcd, and Secret trivet-etcd), metrics (user trivet:metrics, for Prometheus).")
+		"Further certificates of Trivet's authority: etcd (the members of Trivet's own etcd, and Secrets trivet-<server>-etcd of their clients), metrics (user trivet:metrics, for Prometheus).")
 	flags.StringSliceVar(&o.dnsNames, "dns-name", nil, "Further DNS name of a server, as server=name; repeat it for more.")
 	flags.StringVar(&o.caCert, "ca-cert", "", "PEM file with your authority, followed by its issuers; empty: one is made.")
 	flags.StringVar(&o.caKey, "ca-key", "", "PEM file with the key of --ca-cert. It is not stored in the cluster.")
-	flags.StringVar(&o.etcdCert, "etcd-ca-cert", "", "PEM file with the authority of etcd's clients; with it, Secret trivet-etcd is issued, too.")
+	flags.StringVar(&o.etcdCert, "etcd-ca-cert", "", "PEM file with the authority of etcd's clients; with it, Secrets trivet-<server>-etcd are issued, too, of users trivet:<server>.")
 	flags.StringVar(&o.etcdKey, "etcd-ca-key", "", "PEM file with the key of --etcd-ca-cert. It is not stored in the cluster.")
 	flags.DurationVar(&o.authorityLifetime, "ca-lifetime", o.authorityLifetime, "Lifetime of a new authority.")
 	flags.DurationVar(&o.lifetime, "lifetime", o.lifetime, "Lifetime of a new certificate.")
@@ -203,11 +203,23 @@ func (o *options) registerCluster(flags *pflag.FlagSet) {
 // settings are options after all checks, with the content of the files.
 type settings struct {
 	namespace              string
-	leaves                 []leaf
+	leaves                 []leaf // that Trivet's authority signs
 	policy                 certs.Policy
-	etcd                   *certs.Authority // nil leaves the Secret alone
+	etcdClients            []leaf           // of etcd, one for each server
+	etcd                   *certs.Authority // signs etcdClients; nil leaves their Secrets alone
 	clientCAs              [][]byte
 	includeClusterClientCA bool
+}
+
+// secrets returns the names of the Secrets with a certificate, each once.
+func (s settings) secrets() []string {
+	var names []string
+	for _, leaf := range slices.Concat(s.leaves, s.etcdClients) {
+		if !slices.Contains(names, leaf.secret) {
+			names = append(names, leaf.secret)
+		}
+	}
+	return names
 }
 
 // leaf is a certificate and the Secret that has it.
@@ -238,12 +250,13 @@ func (o *options) settings(args []string) (settings, error) {
 	var err error
 	s.leaves, err = o.leaves()
 	add(err)
+	s.etcdClients = o.etcdClients()
 	s.policy.Given, err = readAuthority("--ca-cert", o.caCert, "--ca-key", o.caKey)
 	add(err)
 	s.etcd, err = readAuthority("--etcd-ca-cert", o.etcdCert, "--etcd-ca-key", o.etcdKey)
 	add(err)
 	if s.etcd != nil && slices.Contains(o.issue, "etcd") {
-		add(errors.New("--issue=etcd and --etcd-ca-cert both issue Secret trivet-etcd: give one of them"))
+		add(errors.New("--issue=etcd and --etcd-ca-cert both issue Secrets trivet-<server>-etcd: give one of them"))
 	}
 	for _, path := range o.clientCAFiles {
 		text, err := os.ReadFile(path)
@@ -292,16 +305,24 @@ func (o *options) leaves() ([]leaf, error) {
 func (o *options) furtherLeaves(name string) []leaf {
 	switch name {
 	case "etcd":
-		return []leaf{
-			{secret: "trivet-etcd-server-tls", Leaf: certs.EtcdLeaf(o.namespace, o.clusterDomain)},
-			{secret: etcdSecret, Leaf: certs.ClientLeaf(etcdUser)},
-		}
+		return append(o.etcdClients(), leaf{secret: "trivet-etcd-server-tls", Leaf: certs.EtcdLeaf(o.namespace, o.clusterDomain)})
 	case "metrics":
 		return []leaf{{secret: "trivet-metrics-tls", Leaf: certs.ClientLeaf("trivet:metrics")}}
 	default:
 		return nil
 	}
 }
+
+// etcdClients returns the certificates of the servers as clients of etcd.
+func (o *options) etcdClients() []leaf {
+	var leaves []leaf
+	for _, server := range o.servers {
+		leaves = append(leaves, leaf{secret: etcdSecret(server), Leaf: certs.EtcdClientLeaf(server, o.namespace)})
+	}
+	return leaves
+}
+
+func etcdSecret(server string) string { return "trivet-" + server + "-etcd" }
 
 func readAuthority(certFlag, certPath, keyFlag, keyPath string) (*certs.Authority, error) {
 	if certPath == "" && keyPath == "" {

@@ -208,7 +208,10 @@ func TestApply_IssuesFurtherCertificates(t *testing.T) {
 			t.Errorf("member of etcd as %s: %v", name, err)
 		}
 	}
-	for secret, user := range map[string]string{"trivet-etcd-server-tls": "trivet:etcd", "trivet-etcd": "trivet", "trivet-metrics-tls": "trivet:metrics"} {
+	for secret, user := range map[string]string{
+		"trivet-etcd-server-tls": "trivet:etcd", "trivet-metrics-tls": "trivet:metrics", "trivet-leasesvc-etcd": "trivet:leasesvc",
+		"trivet-bootstrapsvc-etcd": "trivet:bootstrapsvc", "trivet-gateway-etcd": "trivet:gateway", "trivet-slicesvc-etcd": "trivet:slicesvc",
+	} {
 		data := f.secret(secret).Data
 		chain, err := certs.ParseCertificates(data["tls.crt"])
 		if err != nil {
@@ -376,7 +379,7 @@ func TestApply_GivenAuthoritiesSignAndTheirKeysStayOut(t *testing.T) {
 	if _, stored := f.secret("trivet-ca").Data["tls.key"]; stored {
 		t.Error("the key of the given authority is in the cluster")
 	}
-	client := f.secret("trivet-etcd")
+	client := f.secret("trivet-gateway-etcd")
 	if err := verify(t, client.Data["ca.crt"], client.Data["tls.crt"], "", x509.ExtKeyUsageClientAuth, start); err != nil {
 		t.Errorf("client of etcd: %v", err)
 	}
@@ -411,9 +414,14 @@ func TestApply_LostAuthorityIsReplacedWithAnOverlap(t *testing.T) {
 	}
 }
 
-// The Roles of the components allow each request of their commands, and grant nothing else.
+// The Roles of the components allow each request of their commands, and grant nothing else. A run
+// goes on without the Secrets with keys for etcd, which no Role allows to read.
 func TestRoles_AllowExactlyWhatTheCommandsDo(t *testing.T) {
 	f, s := newFixture(t), settingsOf(t, nil)
+	f.kube.PrependReactor("get", "secrets", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		name := action.(k8stesting.GetAction).GetName()
+		return strings.HasSuffix(name, "-etcd"), nil, apierrors.NewForbidden(corev1.Resource("secrets"), name, nil)
+	})
 	var used []k8stesting.Action
 	for hours := range 4 {
 		f.mustApply(settingsOf(t, func(o *options) { o.rotate = hours == 1 }), start.Add(time.Duration(hours)*time.Hour))
@@ -456,6 +464,9 @@ func checkRole(t *testing.T, component string, used []k8stesting.Action) {
 	for _, action := range used {
 		if action.GetNamespace() == "kube-system" {
 			continue // the Role extension-apiserver-authentication-reader of Kubernetes
+		}
+		if strings.HasSuffix(nameOf(action), "-etcd") {
+			continue // it is refused
 		}
 		request := action.GetVerb() + " " + nameOf(action)
 		if action.GetVerb() == "create" {
@@ -543,8 +554,10 @@ func TestRender_WritesTheFilesOfStaticPods(t *testing.T) {
 		return paths
 	}
 	var want []string
-	for _, name := range []string{"bootstrapsvc/tls.crt", "bootstrapsvc/tls.key", "etcd/ca.crt", "etcd/tls.crt", "etcd/tls.key",
-		"gateway/tls.crt", "gateway/tls.key", "leasesvc/tls.crt", "leasesvc/tls.key", "slicesvc/tls.crt", "slicesvc/tls.key",
+	for _, name := range []string{"bootstrapsvc/tls.crt", "bootstrapsvc/tls.key",
+		"etcd/bootstrapsvc/ca.crt", "etcd/bootstrapsvc/tls.crt", "etcd/bootstrapsvc/tls.key", "etcd/gateway/ca.crt", "etcd/gateway/tls.crt",
+		"etcd/gateway/tls.key", "etcd/leasesvc/ca.crt", "etcd/leasesvc/tls.crt", "etcd/leasesvc/tls.key", "etcd/slicesvc/ca.crt",
+		"etcd/slicesvc/tls.crt", "etcd/slicesvc/tls.key", "gateway/tls.crt", "gateway/tls.key", "leasesvc/tls.crt", "leasesvc/tls.key", "slicesvc/tls.crt", "slicesvc/tls.key",
 		"trust/ca.crt", "trust/client-ca.crt"} {
 		want = append(want, filepath.Join(directory, name))
 	}
@@ -595,13 +608,15 @@ func TestStatus_SaysWhatIsAndWhatTheNextRunDoes(t *testing.T) {
 		}
 		return out.String(), err
 	}
-	etcd := f.secret("trivet-leasesvc-tls").DeepCopy()
-	etcd.Name, etcd.Labels = "trivet-etcd", nil
-	if err := f.kube.Tracker().Add(etcd); err != nil {
-		t.Fatal(err)
+	for _, server := range certs.Servers() {
+		etcd := f.secret("trivet-leasesvc-tls").DeepCopy()
+		etcd.Name, etcd.Labels = etcdSecret(server), nil
+		if err := f.kube.Tracker().Add(etcd); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out, err := show(start.Add(day))
-	if err != nil || !strings.Contains(out, "next run: nothing to do") || !strings.Contains(out, "trivet-etcd") {
+	if err != nil || !strings.Contains(out, "next run: nothing to do") || !strings.Contains(out, "trivet-gateway-etcd") {
 		t.Errorf("after a run: %v\n%s", err, out)
 	}
 	out, err = show(start.Add(300 * day))
@@ -612,6 +627,45 @@ func TestStatus_SaysWhatIsAndWhatTheNextRunDoes(t *testing.T) {
 	out, err = show(start.Add(400 * day))
 	if exit.CodeOf(err) != exit.Findings || !strings.Contains(out, "expired") {
 		t.Errorf("after the end: %v\n%s", err, out)
+	}
+}
+
+// Certificates of etcd's authority need its key. Without it, the commands say which flags renew an
+// expired one, and these flags do.
+func TestApply_ExpiredCertificateForEtcdNamesItsRemedy(t *testing.T) {
+	f := newFixture(t)
+	authority, err := certs.NewAuthority("etcd", certs.AuthorityLifetime, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := authority.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := settingsOf(t, func(o *options) {
+		o.etcdCert, o.etcdKey = filepath.Join(t.TempDir(), "ca.crt"), filepath.Join(t.TempDir(), "ca.key")
+		for path, text := range map[string][]byte{o.etcdCert: authority.CertPEM(), o.etcdKey: key} {
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	without := settingsOf(t, nil)
+	f.mustApply(with, start)
+	if f.mustApply(without, start.Add(300*day)); !strings.Contains(f.out.String(), "secret/trivet-leasesvc-etcd to be renewed") ||
+		!strings.Contains(f.out.String(), "give --etcd-ca-cert and --etcd-ca-key") {
+		t.Errorf("near the end, apply says\n%s", &f.out)
+	}
+	expired := start.Add(400 * day)
+	_, err = f.apply(without, expired)
+	var report strings.Builder
+	exit.Report(&report, err)
+	if exit.CodeOf(err) != exit.Findings || !strings.Contains(report.String(), "trivet-leasesvc-etcd expired at") || !strings.Contains(report.String(), "try: give --etcd-ca-cert") {
+		t.Errorf("after the end, apply says\n%s%s", &f.out, &report)
+	}
+	f.mustApply(with, expired)
+	if f.mustApply(without, expired); strings.Contains(f.out.String(), "--etcd-ca-cert") {
+		t.Errorf("after the remedy, apply says\n%s", &f.out)
 	}
 }
 
@@ -631,6 +685,15 @@ func TestOptions_EveryMistakeIsNamed(t *testing.T) {
 	}
 	if exit.CodeOf(err) != exit.Usage {
 		t.Errorf("exit code %d", exit.CodeOf(err))
+	}
+}
+
+func TestConnect_WithoutAKubeconfigNamesIt(t *testing.T) {
+	_, err := connect(&options{}, func(string) string { return "" })
+	var report strings.Builder
+	exit.Report(&report, err)
+	if exit.CodeOf(err) != exit.Usage || !strings.Contains(report.String(), "give --kubeconfig or KUBECONFIG") || strings.Contains(report.String(), "MASTER") {
+		t.Errorf("exit code %d: %s", exit.CodeOf(err), &report)
 	}
 }
 

@@ -36,8 +36,8 @@ func (m *memory) files() map[string][]byte {
 	}
 	for _, server := range certs.Servers() {
 		add(server, m.secrets["trivet-"+server+"-tls"], "tls.crt", "tls.key")
+		add(filepath.Join("etcd", server), m.secrets[etcdSecret(server)], "ca.crt", "tls.crt", "tls.key")
 	}
-	add("etcd", m.secrets[etcdSecret], "ca.crt", "tls.crt", "tls.key")
 	if trust := m.configMaps[trustConfigMap]; trust != nil {
 		for _, key := range []string{trustKey, clientTrustKey} {
 			found[filepath.Join("trust", key)] = []byte(trust.Data[key])

@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -44,16 +44,18 @@ type cluster struct {
 	dryRun    []string
 }
 
-func connect(opts *options) (*cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = opts.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: opts.context}).ClientConfig()
+func connect(opts *options, env func(string) string) (*cluster, error) {
+	access, err := kubeaccess.Load(kubeaccess.Config{Kubeconfig: opts.kubeconfig, Context: opts.context, Env: env})
+	if err != nil {
+		return nil, err
+	}
+	access.REST.UserAgent = "trivet/" + identity.Version()
+	access.REST.Timeout = requestTimeout
+	client, err := kubeaccess.HTTPClient(access.REST)
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("--kubeconfig: %w", err))
 	}
-	config.UserAgent = "trivet/" + identity.Version()
-	config.Timeout = requestTimeout
-	kube, err := kubernetes.NewForConfig(config)
+	kube, err := kubernetes.NewForConfigAndClient(access.REST, client)
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("--kubeconfig: %w", err))
 	}

@@ -3,7 +3,6 @@ package certs
 import (
 	"context"
 	"crypto/x509"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,11 +38,8 @@ func showStatus(ctx context.Context, flags *client.OutputFlags, from objects, s 
 		return &exit.Error{Code: exit.Undetermined, Summary: "cannot read the certificates", Err: err}
 	}
 	found := status{Certificates: copied.authorities(now), NextRun: []string{}}
-	for _, leaf := range s.leaves {
-		found.Certificates = append(found.Certificates, rowOf(leaf.secret, copied.secrets[leaf.secret], now))
-	}
-	if !slices.ContainsFunc(s.leaves, func(l leaf) bool { return l.secret == etcdSecret }) {
-		found.Certificates = append(found.Certificates, rowOf(etcdSecret, copied.secrets[etcdSecret], now))
+	for _, secret := range s.secrets() {
+		found.Certificates = append(found.Certificates, rowOf(secret, copied.secrets[secret], now))
 	}
 	planned := applyRepeatedly(ctx, copied, s, func() time.Time { return now }, func(change change) {
 		if change.what != "unchanged" {
@@ -104,11 +100,7 @@ func (s status) print(flags *client.OutputFlags, now time.Time) error {
 // copyOf reads everything that apply reads.
 func copyOf(ctx context.Context, from objects, s settings) (*memory, error) {
 	copied := newMemory(s.namespace)
-	names := []string{authoritySecret, etcdSecret}
-	for _, leaf := range s.leaves {
-		names = append(names, leaf.secret)
-	}
-	for _, name := range names {
+	for _, name := range append(s.secrets(), authoritySecret) {
 		secret, err := from.secret(ctx, name)
 		if err != nil {
 			return nil, err

@@ -222,15 +222,9 @@ func (c *command) open() (*sources, error) {
 	if err == nil {
 		s.kube, err = clusterstate.NewKube(access.REST)
 	}
-	if errors.Is(err, kubeaccess.ErrNone) {
-		err = &exit.Error{Code: exit.Usage, Err: err, Try: "give --kubeconfig or KUBECONFIG of the cluster"}
-	}
 	if err != nil {
 		s.close()
-		if _, coded := errors.AsType[*exit.Error](err); coded {
-			return nil, err
-		}
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	return s, nil
 }

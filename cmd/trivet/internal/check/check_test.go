@@ -2,6 +2,8 @@ package check
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
@@ -77,6 +83,31 @@ func TestRunRound_HungCheckDelaysNoOther(t *testing.T) {
 			t.Errorf("progress %v", left)
 		}
 	})
+}
+
+// What could not be determined has a remedy for that, and its causes without the text of gRPC.
+func TestRunTask_CausesAndRemediesOfTheUndetermined(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "no replica of leasesvc")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))
+	action := fixedChecks("agents")[0].Action
+	for _, c := range []struct {
+		err         error
+		found, hint string
+	}{
+		{errors.Join(lost, errors.New("x")), "no replica of leasesvc; x.", "Remove the cause"},
+		{fmt.Errorf("ask: %w", lost), "no replica of leasesvc.", "Remove the cause"},
+		{&exit.Error{Err: errors.New("y"), Try: "do z"}, "y.", "do z"},
+		{forbidden, "pods is forbidden", "trivet-checker"},
+	} {
+		result := runTask(t.Context(), func(context.Context) (diagnosis.Result, error) { return diagnosis.Result{}, c.err })
+		hint := hintOf(finished{fixedChecks("agents")[0], result})
+		if !strings.Contains(result.Found, c.found) || strings.Contains(result.Found, "rpc error") || strings.Contains(result.Found, "\n") {
+			t.Errorf("%v: %q, want %q", c.err, result.Found, c.found)
+		}
+		if !strings.Contains(hint, c.hint) || hint == strings.TrimSuffix(action, ".") {
+			t.Errorf("%v: the remedy is %q, want %q", c.err, hint, c.hint)
+		}
+	}
 }
 
 func TestShared_IsReadOnceAndEndsWithItsContext(t *testing.T) {

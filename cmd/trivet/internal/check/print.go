@@ -99,7 +99,15 @@ func hintOf(f finished) string {
 	if f.result.State == diagnosis.OK || f.result.State == diagnosis.Skipped {
 		return ""
 	}
-	return strings.TrimSuffix(cmp.Or(f.result.Hint, f.check.Action), ".")
+	action := f.check.Action
+	switch {
+	case f.result.State != diagnosis.Unknown:
+	case strings.Contains(f.result.Found, " is forbidden: "): // as kube-apiserver says it
+		action = "Give yourself the role trivet-checker of docs/checks.md, which has all rights of this command"
+	default: // nothing says that the action is needed
+		action = "Remove the cause, then run the check again"
+	}
+	return strings.TrimSuffix(cmp.Or(f.result.Hint, action), ".")
 }
 
 // waitingFor says which checks need attention before the next round.

@@ -2,14 +2,14 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/status"
-
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 )
 
 // task reads the facts of a check and decides. Its error means that there is no answer.
@@ -72,18 +72,14 @@ const graceTime = 200 * time.Millisecond
 
 func runTask(ctx context.Context, t task) diagnosis.Result {
 	result, err := t(ctx)
-	if err != nil {
-		return diagnosis.Undetermined("%s", messageOf(err))
+	if err == nil {
+		return result
 	}
-	return result
-}
-
-// messageOf returns the text of an error in one line, without the text that gRPC adds.
-func messageOf(err error) string {
-	if answer, ok := status.FromError(err); ok {
-		return answer.Message()
+	undetermined := diagnosis.Undetermined("%s", strings.ReplaceAll(exit.Message(err), "\n", "; "))
+	if cause, ok := errors.AsType[*exit.Error](err); ok {
+		undetermined.Hint = cause.Try
 	}
-	return strings.ReplaceAll(err.Error(), "\n", "; ")
+	return undetermined
 }
 
 func idsOf(checks []diagnosis.Check, running map[int]bool) []string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
@@ -38,39 +39,30 @@ func (s *sources) close() {
 
 // facts are what several checks of one round use.
 type facts struct {
-	manager   *shared[diagnosis.Manager]
-	slices    *shared[diagnosis.Observation]
-	nodes     *shared[diagnosis.Observation]
-	endpoints *shared[diagnosis.Observation]
-	status    *shared[clusterstate.Status]
-	leases    *shared[clusterstate.Leases]
+	manager *shared[diagnosis.Manager]
+	// upstream is about upstream's side of each duty.
+	upstream map[diagnosis.Duty]*shared[diagnosis.Observation]
+	status   *shared[clusterstate.Status]
+	leases   *shared[clusterstate.Leases]
 	// installation is from status; its error is short, because the check gateway has the cause.
 	installation func(ctx context.Context) (diagnosis.Installation, error)
 }
 
-// observation returns the fact about upstream's side of a duty.
-func (f *facts) observation(duty diagnosis.Duty) *shared[diagnosis.Observation] {
-	return map[diagnosis.Duty]*shared[diagnosis.Observation]{
-		diagnosis.Slices: f.slices, diagnosis.Nodes: f.nodes, diagnosis.Endpoints: f.endpoints,
-	}[duty]
-}
-
 func (c *command) facts(from *sources) *facts {
-	f := &facts{}
+	f := &facts{upstream: map[diagnosis.Duty]*shared[diagnosis.Observation]{}}
 	f.manager = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Manager, error) {
 		return kube.Manager(ctx)
 	}))
-	f.slices = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Observation, error) {
-		writes, err := kube.SliceWrites(ctx)
-		manager, managerErr := f.manager.get(ctx)
-		return diagnosis.UpstreamSlices(writes, manager, time.Now()), errors.Join(err, managerErr)
-	}))
-	f.nodes = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Observation, error) {
-		nodes, err := kube.NodeFacts(ctx)
-		manager, managerErr := f.manager.get(ctx)
-		return diagnosis.UpstreamNodes(nodes, manager, time.Now()), errors.Join(err, managerErr)
-	}))
-	f.endpoints = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Observation, error) {
+	for _, duty := range diagnosis.Duties() {
+		f.upstream[duty] = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Observation, error) {
+			manager, err := f.manager.get(ctx)
+			if err != nil {
+				return diagnosis.Observation{}, err
+			}
+			return kube.UpstreamOf(ctx, duty, manager)
+		}))
+	}
+	f.upstream[diagnosis.Endpoints] = newShared(withKube(from, func(ctx context.Context, kube *clusterstate.Kube) (diagnosis.Observation, error) {
 		found, err := kube.EndpointFacts(ctx)
 		if err != nil {
 			return diagnosis.Observation{}, err
@@ -149,12 +141,15 @@ func (c *command) preTasks(from *sources, f *facts) map[string]task {
 		"pre-rights": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) ([]diagnosis.Right, error) {
 			return k.OwnRights(ctx, clusterstate.InstallRights(c.Gateway.Namespace)), nil
 		}, diagnosis.InstallRights),
+		"pre-pods": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) (diagnosis.PodAdmissions, error) {
+			return k.PodAdmissions(ctx, deploy.Files(), c.Gateway.Namespace)
+		}, diagnosis.Pods),
 		"pre-clock": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) (diagnosis.Clock, error) { return k.Clock(ctx) },
 			func(clock diagnosis.Clock) diagnosis.Result { return diagnosis.Clocks([]diagnosis.Clock{clock}) }),
 		"pre-upstream-manager": decided(f.manager.get, func(m diagnosis.Manager) diagnosis.Result { return diagnosis.ManagerActivity(m, time.Now()) }),
 	}
 	for _, duty := range diagnosis.Duties() {
-		tasks["pre-upstream-"+string(duty)] = decided(f.observation(duty).get, diagnosis.UpstreamBefore)
+		tasks["pre-upstream-"+string(duty)] = decided(f.upstream[duty].get, diagnosis.UpstreamBefore)
 	}
 	c.addEtcd(tasks)
 	return tasks
@@ -215,17 +210,25 @@ func (c *command) afterTasks(from *sources, f *facts) map[string]task {
 	tasks := map[string]task{
 		"gateway":  func(ctx context.Context) (diagnosis.Result, error) { return c.gateway(ctx, f) },
 		"replicas": onInstallation(diagnosis.Replicas),
+		"workloads": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) (workloads, error) {
+			found, err := k.Workloads(ctx, c.Gateway.Namespace)
+			installation, _ := f.installation(ctx) // without an answer of the gateway, the Pods count
+			return workloads{found, installation}, err
+		}, func(w workloads) diagnosis.Result { return diagnosis.Workloads(w.found, w.installation) }),
 		"versions": onInstallation(func(i diagnosis.Installation) diagnosis.Result { return diagnosis.Versions(i, identity.Version()) }),
 		"shards":   onInstallation(diagnosis.Shards), "loops": onInstallation(diagnosis.Loops),
 		"dependencies": onInstallation(diagnosis.Dependencies), "verdict": onInstallation(diagnosis.Verdict),
-		"lag":    func(ctx context.Context) (diagnosis.Result, error) { return lag(ctx, from, f) },
-		"clocks": func(ctx context.Context) (diagnosis.Result, error) { return clocks(ctx, from, f) },
-		"certificates": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) ([]diagnosis.Certificate, error) {
-			found, err := k.SecretCertificates(ctx, c.Gateway.Namespace)
-			status, _ := f.status.get(ctx) // the Secrets count without the gateway, too
-			return append(found, status.Certificates...), err
-		}, func(found []diagnosis.Certificate) diagnosis.Result { return diagnosis.Certificates(found, time.Now()) }),
-		"agents": func(ctx context.Context) (diagnosis.Result, error) { return agents(ctx, from, f) },
+		"lag":          func(ctx context.Context) (diagnosis.Result, error) { return lag(ctx, from, f) },
+		"clocks":       func(ctx context.Context) (diagnosis.Result, error) { return clocks(ctx, from, f) },
+		"certificates": func(ctx context.Context) (diagnosis.Result, error) { return c.certificates(ctx, from, f) },
+		"placement": kubeTask(from, func(ctx context.Context, k *clusterstate.Kube) (diagnosis.Placement, error) {
+			return k.KeyPlacement(ctx, c.Gateway.Namespace)
+		}, diagnosis.KeyPlacement),
+		"etcd-rights": skipped("--etcd-endpoints is not given."),
+		"agents":      func(ctx context.Context) (diagnosis.Result, error) { return agents(ctx, from, f) },
+	}
+	if c.hasEtcd() {
+		tasks["etcd-rights"] = decided(func(ctx context.Context) (diagnosis.EtcdAccess, error) { return clusterstate.EtcdAccess(ctx, c.etcd) }, diagnosis.EtcdRights)
 	}
 	for _, server := range certs.Servers() {
 		tasks["rights-"+server] = func(ctx context.Context) (diagnosis.Result, error) { return c.serverRights(ctx, from, f, server) }
@@ -236,11 +239,36 @@ func (c *command) afterTasks(from *sources, f *facts) map[string]task {
 			if err != nil {
 				return diagnosis.Result{}, err
 			}
-			upstream, err := f.observation(duty).get(ctx)
+			upstream, err := f.upstream[duty].get(ctx)
 			return diagnosis.Writers(duty, installation, upstream, time.Now()), err
 		}
 	}
 	return tasks
+}
+
+// certificates judges those of the Secrets and that of the gateway. The Secrets have private keys,
+// which a person on call needs no right to read.
+func (c *command) certificates(ctx context.Context, from *sources, f *facts) (diagnosis.Result, error) {
+	if from.kube == nil {
+		return diagnosis.Result{}, from.kubeErr
+	}
+	found, err := from.kube.SecretCertificates(ctx, c.Gateway.Namespace)
+	status, _ := f.status.get(ctx) // the Secrets count without the gateway, too
+	unread := apierrors.IsForbidden(err) && len(status.Certificates) > 0
+	if err != nil && !unread {
+		return diagnosis.Result{}, err
+	}
+	result := diagnosis.Certificates(append(found, status.Certificates...), time.Now())
+	if unread {
+		result.Found += " You may not read the Secrets of " + c.Gateway.Namespace + ", so this is not known of the others."
+	}
+	return result, nil
+}
+
+// workloads are what the check of the same name compares.
+type workloads struct {
+	found        []diagnosis.Workload
+	installation diagnosis.Installation
 }
 
 // gateway judges the call to the gateway. An error with a remedy is an answer of kube-apiserver or

@@ -17,13 +17,16 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/etcdroles"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -112,10 +115,7 @@ func connects(ctx context.Context, config etcdconn.Config, endpoint string) diag
 
 // FailureOf says whether an error is an answer of the other side, or of the operating system.
 func FailureOf(err error) diagnosis.Failure {
-	if s, isStatus := status.FromError(err); isStatus && s.Code() != codes.Unknown {
-		return diagnosis.Failure{Text: s.Message(), Answered: isRefusal(err)}
-	}
-	return diagnosis.Failure{Text: err.Error(), Answered: isRefusal(err)}
+	return diagnosis.Failure{Text: exit.Message(err), Answered: isRefusal(err)}
 }
 
 func isRefusal(err error) bool {
@@ -137,7 +137,27 @@ func EtcdTransaction(ctx context.Context, config etcdconn.Config, cluster string
 		return diagnosis.EtcdTransaction{}, err
 	}
 	defer closeClient(client)
-	return transact(ctx, client, etcdconn.KeyPrefix(cluster)+"check/"+rand.Text()), nil
+	result := transact(ctx, client, etcdconn.KeyPrefix(cluster)+"check/"+rand.Text())
+	if result.Failure.Failed() || result.Wrong != "" {
+		return result, nil
+	}
+	roles := etcdroles.Of(etcdconn.KeyPrefix(cluster), etcdroles.DefaultRegistry)
+	bootstrapsvc := slices.IndexFunc(roles, func(r etcdroles.Role) bool { return r.Name == etcdroles.User("bootstrapsvc") })
+	for _, grant := range roles[bootstrapsvc].Grants {
+		if !strings.HasPrefix(grant.Key, etcdroles.DefaultRegistry) {
+			continue
+		}
+		options := []clientv3.OpOption{clientv3.WithCountOnly()}
+		if grant.End != "" {
+			options = append(options, clientv3.WithRange(grant.End))
+		}
+		if _, err := client.Get(ctx, grant.Key, options...); errors.Is(err, rpctypes.ErrPermissionDenied) {
+			result.Denied = append(result.Denied, grant.Key)
+		} else if err != nil {
+			return diagnosis.EtcdTransaction{Step: "read " + grant.Key, Failure: FailureOf(err)}, nil
+		}
+	}
+	return result, nil
 }
 
 func transact(ctx context.Context, client *clientv3.Client, key string) diagnosis.EtcdTransaction {

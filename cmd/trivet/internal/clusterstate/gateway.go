@@ -2,7 +2,6 @@ package clusterstate
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"strings"
 	"time"
@@ -11,8 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
@@ -82,6 +80,14 @@ func statusOf(response *gatewayv1.GetClusterStatusResponse, began time.Time, too
 	return s
 }
 
+// timeOf returns the zero time for a timestamp that is not there.
+func timeOf(at *timestamppb.Timestamp) time.Time {
+	if at == nil {
+		return time.Time{}
+	}
+	return at.AsTime()
+}
+
 func replicaOf(service string, result *gatewayv1.ReplicaResult, missing []*trivetmetav1.MissingPart) diagnosis.Replica {
 	status := result.GetStatus()
 	r := diagnosis.Replica{ID: result.GetReplica().GetId(), Version: result.GetReplica().GetVersion(), Started: result.GetReplica().GetStartTime().AsTime()}
@@ -104,7 +110,7 @@ func replicaOf(service string, result *gatewayv1.ReplicaResult, missing []*trive
 	for _, loop := range status.GetLoops() {
 		r.Loops = append(r.Loops, diagnosis.Loop{
 			Name: loop.GetName(), State: diagnosis.LoopState(printer.EnumWord(loop.GetState(), "STATE_")),
-			Shadow: loop.GetMode() == trivetmetav1.Mode_MODE_SHADOW, Error: loop.GetLastError(),
+			Shadow: loop.GetMode() == trivetmetav1.Mode_MODE_SHADOW, Switched: timeOf(loop.GetSwitchTime()), Succeeded: timeOf(loop.GetLastSuccessTime()), Error: loop.GetLastError(),
 		})
 	}
 	for _, d := range status.GetDependencies() {
@@ -210,20 +216,4 @@ func AdoptedKeys(ctx context.Context, conn grpc.ClientConnInterface) ([]diagnosi
 		}
 	}
 	return keys, nil
-}
-
-// SecretCertificates reads the certificates of Trivet's Secrets in a namespace. An authority that
-// is no longer used may have expired, so only the certificates of servers count.
-func (k *Kube) SecretCertificates(ctx context.Context, namespace string) ([]diagnosis.Certificate, error) {
-	secrets, err := k.Client.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeTLS)})
-	if err != nil {
-		return nil, err
-	}
-	var found []diagnosis.Certificate
-	for _, secret := range secrets.Items {
-		if strings.HasPrefix(secret.Name, "trivet-") {
-			found = append(found, parse("Secret "+secret.Name, secret.Data[corev1.TLSCertKey], func(chain []*x509.Certificate) *x509.Certificate { return chain[0] }))
-		}
-	}
-	return found, nil
 }

@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
+	"github.com/trivet-dev/trivet/internal/cli/exit"
+	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
 )
 
 const (
@@ -48,19 +50,19 @@ func NewKube(config *rest.Config) (*Kube, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = qps, burst
 	config.WarningHandler = rest.NoWarnings{}
-	client, err := rest.HTTPClientFor(config)
+	client, err := kubeaccess.HTTPClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, exit.UsageError(fmt.Errorf("kubeconfig: %w", err))
 	}
 	k := &Kube{http: client}
 	if k.server, _, err = rest.DefaultServerUrlFor(config); err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, exit.UsageError(fmt.Errorf("kubeconfig: %w", err))
 	}
 	if k.Client, err = kubernetes.NewForConfigAndClient(config, client); err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, exit.UsageError(fmt.Errorf("kubeconfig: %w", err))
 	}
 	if k.metadata, err = metadata.NewForConfigAndClient(config, client); err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, exit.UsageError(fmt.Errorf("kubeconfig: %w", err))
 	}
 	return k, nil
 }

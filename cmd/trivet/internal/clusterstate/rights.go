@@ -27,7 +27,7 @@ func InstallRights(namespace string) []diagnosis.Right {
 	}
 	apply := []string{"get", "create", "patch"} // server-side apply
 	add("", "", apply, "namespaces")
-	add("", namespace, apply, "configmaps", "secrets", "services", "serviceaccounts")
+	add("", namespace, apply, "configmaps", "secrets", "services", "serviceaccounts", "resourcequotas")
 	add("apps", namespace, apply, "deployments", "daemonsets")
 	add("batch", namespace, apply, "jobs", "cronjobs")
 	add("policy", namespace, apply, "poddisruptionbudgets")

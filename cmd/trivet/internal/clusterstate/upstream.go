@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// sliceManager is upstream's value of the managed-by label, which slicesvc has by default, too.
-	sliceManager = "endpointslice-controller.k8s.io"
+	// sliceManager and mirrorManager are upstream's values of the managed-by label, which slicesvc
+	// has by default, too.
+	sliceManager  = "endpointslice-controller.k8s.io"
+	mirrorManager = "endpointslicemirroring-controller.k8s.io"
 	// The managers in managed fields. Trivet's servers have the manager of their user agent.
 	managerName   = "kube-controller-manager"
 	apiServerName = "kube-apiserver"
@@ -61,48 +63,71 @@ func (k *Kube) Manager(ctx context.Context) (diagnosis.Manager, error) {
 			m.Renewed = lease.Spec.RenewTime.Time
 		}
 	}
-	m.Programs, err = k.programs(ctx, managerName, "--controllers")
+	m.Programs, m.NotRunning, err = k.programs(ctx, managerName, "--controllers")
 	return m, err
 }
 
-// programs returns the static Pods of a component, as kubeadm labels them, with the value of a
-// flag.
-func (k *Kube) programs(ctx context.Context, component, flag string) ([]diagnosis.Program, error) {
+// programs returns the static Pods of a component that run, as kubeadm labels and names them, with
+// the values of a flag, and the names of those that do not run.
+func (k *Kube) programs(ctx context.Context, component, flag string) (programs []diagnosis.Program, notRunning []string, err error) {
 	pods, err := k.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=" + component})
 	if apierrors.IsForbidden(err) {
-		return nil, nil // the flags are only a part of the evidence
+		return nil, nil, nil // the flags are only a part of the evidence
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var programs []diagnosis.Program
 	for _, pod := range pods.Items {
-		if pod.Status.Phase != corev1.PodRunning {
+		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+			notRunning = append(notRunning, pod.Name)
 			continue
 		}
-		program := diagnosis.Program{Pod: pod.Name}
+		program := diagnosis.Program{Pod: pod.Name, Node: pod.Spec.NodeName}
 		for _, status := range pod.Status.ContainerStatuses {
 			if status.State.Running != nil && status.State.Running.StartedAt.After(program.Started) {
 				program.Started = status.State.Running.StartedAt.Time
 			}
 		}
+		var values []string
 		for _, container := range pod.Spec.Containers {
+			if container.Name != component && len(pod.Spec.Containers) > 1 {
+				continue
+			}
 			for _, arg := range slices.Concat(container.Command, container.Args) {
 				if value, found := strings.CutPrefix(arg, flag+"="); found {
-					program.Flag, program.Given = value, true
+					values = append(values, value)
 				}
 			}
 		}
+		program.Flag, program.Given = strings.Join(values, ","), len(values) > 0
 		programs = append(programs, program)
 	}
-	return programs, nil
+	return programs, notRunning, nil
 }
 
-// SliceWrites returns the last writes of the EndpointSlices of upstream's controller and of
-// slicesvc.
-func (k *Kube) SliceWrites(ctx context.Context) (diagnosis.Writes, error) {
+// UpstreamOf returns whether upstream's controller of a duty of kube-controller-manager is on.
+func (k *Kube) UpstreamOf(ctx context.Context, duty diagnosis.Duty, m diagnosis.Manager) (diagnosis.Observation, error) {
+	switch duty {
+	case diagnosis.Slices:
+		writes, err := k.sliceWrites(ctx, sliceManager)
+		return diagnosis.UpstreamSlices(writes, m, time.Now()), err
+	case diagnosis.Mirroring:
+		writes, err := k.sliceWrites(ctx, mirrorManager)
+		return diagnosis.UpstreamMirroring(writes, m, time.Now()), err
+	case diagnosis.Nodes:
+		found, err := k.nodeFacts(ctx)
+		observation := diagnosis.UpstreamNodes(found, m, time.Now())
+		observation.Nodes = found.Nodes
+		return observation, err
+	default:
+		return diagnosis.UpstreamEvictions(m, time.Now()), nil
+	}
+}
+
+// sliceWrites returns the last writes of the EndpointSlices with a value of the managed-by label.
+func (k *Kube) sliceWrites(ctx context.Context, managedBy string) (diagnosis.Writes, error) {
 	resource := schema.GroupVersionResource{Group: discoveryv1.GroupName, Version: "v1", Resource: "endpointslices"}
-	selector := discoveryv1.LabelManagedBy + "=" + sliceManager
+	selector := discoveryv1.LabelManagedBy + "=" + managedBy
 	return k.writes(ctx, resource, selector, managerName, func(metav1.ManagedFieldsEntry) bool { return true })
 }
 
@@ -161,8 +186,8 @@ func (k *Kube) Nodes(ctx context.Context) ([]string, error) {
 	}
 }
 
-// NodeFacts returns what Nodes and Events show about the loop of node health.
-func (k *Kube) NodeFacts(ctx context.Context) (diagnosis.NodeFacts, error) {
+// nodeFacts returns what Nodes and Events show about the loop of node health.
+func (k *Kube) nodeFacts(ctx context.Context) (diagnosis.NodeFacts, error) {
 	var f diagnosis.NodeFacts
 	var err error
 	f.Writes, err = k.writes(ctx, corev1.SchemeGroupVersion.WithResource("nodes"), "", managerName, writesHealth)
@@ -223,7 +248,7 @@ func (k *Kube) EndpointFacts(ctx context.Context) (diagnosis.EndpointFacts, erro
 		addWrites(&f.Writes, &object.ObjectMeta, apiServerName, all)
 	}
 	var err error
-	f.Programs, err = k.programs(ctx, apiServerName, "--endpoint-reconciler-type")
+	f.Programs, _, err = k.programs(ctx, apiServerName, "--endpoint-reconciler-type")
 	return f, err
 }
 

@@ -90,7 +90,6 @@ Exit codes:
 	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "Timeout of one question.")
 	fs.DurationVar(&c.timeLimit, "time-limit", time.Minute, "Time after which the archive is written with what has arrived.")
 	fs.Int64Var(&c.maxBytes, "max-bytes", 64<<20, "Bytes of all files, before compression.")
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	return command
 }

@@ -68,7 +68,6 @@ Exit codes:
 	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "Timeout of one question.")
 	fs.DurationVar(&c.last, "for", 10*time.Minute, "How long the level lasts.")
 	fs.BoolVar(&c.reset, "reset", false, "Return to --log-level of the server now.")
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	return command
 }
 

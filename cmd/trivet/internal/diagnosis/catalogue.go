@@ -84,6 +84,13 @@ func preChecks() []Check {
 			Action:  "Install as a member of `system:masters` or with ClusterRole `cluster-admin`",
 		},
 		{
+			ID: "pre-pods", Category: categoryKubernetes,
+			Reads:   "the answer of kube-apiserver to a Pod of each kind of deploy/ in the namespace of Trivet, created in dry run",
+			Warning: "it refuses the Pods of agents, which are an option, or asks for the ResourceQuota that an install makes",
+			Failed:  "it refuses another Pod: the install would succeed, and no Pod would come",
+			Action:  "Read the refusal, and change the namespace, the policy or the values; the check needs the namespace",
+		},
+		{
 			ID: "pre-clock", Category: categoryKubernetes,
 			Reads:   "the `Date` header of kube-apiserver, and the clock of this machine",
 			Warning: "the clocks differ by more than 2 s", Failed: "they differ by more than a minute, so that new certificates are refused",
@@ -97,8 +104,8 @@ func preChecks() []Check {
 		},
 		{
 			ID: "pre-etcd-transactions", Category: categoryEtcd,
-			Reads:   "a transaction on the key `/trivet/CLUSTER/check/…`, which has a lease of 10 s and is removed at once",
-			Warning: "it takes more than 500 ms", Failed: "etcd denies it, or the result is not that of etcd v3, as with kine",
+			Reads:   "a transaction on the key `/trivet/CLUSTER/check/…`, which has a lease of 10 s and is removed at once; the rights of the client to the keys below `/registry` that bootstrapsvc reads",
+			Warning: "it takes more than 500 ms, or the client lacks such a right", Failed: "etcd denies it, or the result is not that of etcd v3, as with kine",
 			Action: "Give Trivet an etcd with v3 transactions and leases, and the role of docs/deployment.md",
 		},
 		{
@@ -119,10 +126,22 @@ func preChecks() []Check {
 			Action:  "After the install, run `trivet migrate slices --to trivet` for the hand-over",
 		},
 		{
+			ID: "pre-upstream-mirroring", Category: categoryUpstream,
+			Reads:   "the managed fields of all mirrored EndpointSlices, the Lease and `--controllers` of kube-controller-manager",
+			Warning: "upstream's controller is on, which is well while the loop `endpointslice-mirroring` is off",
+			Action:  "After the install, run `trivet migrate mirroring --to trivet` for the hand-over",
+		},
+		{
 			ID: "pre-upstream-nodes", Category: categoryUpstream,
 			Reads:   "the managed fields of conditions and taints of all Nodes, Events `RegisteredNode`, the Lease and `--controllers` of kube-controller-manager",
 			Warning: "upstream's controller is on, which is well while the loop `node-health` is off",
 			Action:  "After the install, run `trivet migrate nodes --to trivet` for the hand-over",
+		},
+		{
+			ID: "pre-upstream-evictions", Category: categoryUpstream,
+			Reads:   "the Lease and `--controllers` of kube-controller-manager",
+			Warning: "upstream's controller is on, which is well while the loop `taint-eviction` is off",
+			Action:  "After the install, run `trivet migrate evictions --to trivet` for the hand-over",
 		},
 		{
 			ID: "pre-upstream-endpoints", Category: categoryUpstream,
@@ -172,6 +191,13 @@ func afterChecks() []Check {
 			Action: "Read the log of the replica, and `/readyz?verbose` of its admin server",
 		},
 		{
+			ID: "workloads", Category: categoryServices,
+			Reads:   "the Deployments, StatefulSets and DaemonSets in the namespace of Trivet, their Pods, and the last line in the log of a container that fails",
+			Warning: "a Pod of a DaemonSet is not ready",
+			Failed:  "a workload has fewer Pods than it wants, a Pod does not start, or fewer replicas joined than Pods are ready",
+			Action:  "Read the cause; `kubectl -n NAMESPACE describe pod NAME` and `kubectl logs --previous` show more",
+		},
+		{
 			ID: "versions", Category: categoryServices,
 			Reads: "the version of every replica", Warning: "it differs from the version of this program",
 			Action: "Finish the rolling update, or use the program of that version",
@@ -210,10 +236,22 @@ func afterChecks() []Check {
 			Action: "Run `trivet status`, which shows each problem with its remedy",
 		},
 		{
+			ID: "placement", Category: categoryCertificates,
+			Reads:   "the Pods of the namespace of Trivet with a Secret, a volume of a CSI driver, keys of their machine or account `certs`, and the label `node-role.kubernetes.io/control-plane` of all Nodes",
+			Warning: "a Pod with a key runs on another node, whose kubelet reads the key; or no node takes it, as with fewer control-plane nodes than members of etcd",
+			Action:  "Set `pods.controlPlaneOnly` of the chart; docs/security.md says what a worker with a key may do",
+		},
+		{
+			ID: "etcd-rights", Category: categoryCertificates,
+			Reads:   "whether the client of `--etcd-cert-file` may read all keys, and the rights of its roles beyond those of deploy/etcd-roles.sh",
+			Warning: "it may, because etcd has no users or the role is too wide: a process with this certificate is an administrator of the cluster",
+			Action:  "Make the users and roles of deploy/etcd-roles.sh, or use `etcd.embedded`",
+		},
+		{
 			ID: "certificates", Category: categoryCertificates,
 			Reads:   "the Secrets of certificates in the namespace of Trivet, and the certificate of the gateway",
-			Warning: "a certificate is in the last tenth of its life", Failed: "a certificate has expired, or a Secret has none",
-			Action: "Run `trivet certs status`, then `trivet certs apply`",
+			Warning: "a certificate is in the last tenth of its life", Failed: "a certificate has expired, a Secret has none, or a server's is not of an authority in ConfigMap `trivet-ca`",
+			Action: "Run `trivet certs status`, then `trivet certs apply`; a Secret `trivet-NAME-etcd` also needs `--etcd-ca-cert` and `--etcd-ca-key`, the authority of etcd's clients",
 		},
 	}
 	for _, server := range []string{"bootstrapsvc", "gateway", "leasesvc", "slicesvc"} {
@@ -221,7 +259,7 @@ func afterChecks() []Check {
 			ID: "rights-" + server, Category: categoryRights,
 			Reads:  "a SubjectAccessReview for each right that deploy/ gives " + server + ", as its ServiceAccount and as user `trivet:" + server + "`",
 			Failed: "kube-apiserver denies a right",
-			Action: "Apply the roles in deploy/base again, and the component of each loop that is on",
+			Action: "Apply the roles again: `helm upgrade --force-conflicts` with the values of the release, or deploy/base with the component of each loop that is on",
 		})
 	}
 	for _, duty := range Duties() {

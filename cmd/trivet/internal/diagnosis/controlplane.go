@@ -3,6 +3,7 @@ package diagnosis
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -107,6 +108,56 @@ func InstallRights(rights []Right) Result {
 	}
 }
 
+// The kinds of Pods of an installation.
+const (
+	ServerPod = "the servers"
+	JobPod    = "the Job certs"
+	AgentPod  = "the agents"
+)
+
+// PodAdmission is kube-apiserver's answer about a kind of Pod.
+type PodAdmission struct {
+	Kind string
+	// Refusal has the words of kube-apiserver; empty if it takes the Pod.
+	Refusal string
+}
+
+// PodAdmissions are the answers about a namespace.
+type PodAdmissions struct {
+	Namespace string
+	// Absent means that the namespace does not exist.
+	Absent bool
+	Pods   []PodAdmission
+}
+
+// QuotaMissing is in the refusal of a class that needs a quota, which the install makes.
+const QuotaMissing = "insufficient quota to match these scopes"
+
+// Pods judges whether a namespace takes the Pods of an installation. Agents are optional.
+func Pods(a PodAdmissions) Result {
+	var refused, later []string
+	for _, pod := range a.Pods {
+		switch text := fmt.Sprintf("%s (%s)", pod.Kind, pod.Refusal); {
+		case pod.Refusal == "":
+		case pod.Kind == AgentPod || strings.Contains(pod.Refusal, QuotaMissing):
+			later = append(later, text)
+		default:
+			refused = append(refused, text)
+		}
+	}
+	switch {
+	case a.Absent:
+		return skip("Namespace %s does not exist yet", a.Namespace)
+	case len(refused) > 0:
+		return fail("Namespace %s refuses the Pods of %s", a.Namespace, list(append(refused, later...)))
+	case len(later) > 0:
+		return warn("Namespace %s refuses the Pods of %s", a.Namespace, list(later)).withHint(
+			"ResourceQuota trivet-priority of the install permits the classes of the Pods; agents as a DaemonSet need the Pod Security level privileged")
+	default:
+		return ok("Namespace %s takes the Pods of the servers, the Jobs and the agents", a.Namespace)
+	}
+}
+
 // Identity is one of the names by which a server may call kube-apiserver.
 type Identity struct {
 	User   string
@@ -141,7 +192,7 @@ func ServerRights(server string, running bool, identities []Identity) Result {
 		return Undetermined("no known identity of %s has any of its %s", server, count(len(denied), "right"))
 	default:
 		return fail("%s may not %s", best.User, list(denied)).withHint(
-			"Apply the roles of %s in deploy/base again, and the component of each loop that is on", server)
+			"Apply the roles of %s again: helm upgrade --force-conflicts with the values of the release, or deploy/base with the component of each loop that is on", server)
 	}
 }
 

@@ -165,3 +165,16 @@ func TestCatalogue_EntriesAreWholeAndUnique(t *testing.T) {
 		seen[c.ID] = true
 	}
 }
+
+func TestPods(t *testing.T) {
+	of := func(server, agent string) Result {
+		return Pods(PodAdmissions{Namespace: "trivet-system", Pods: []PodAdmission{{ServerPod, server}, {JobPod, ""}, {AgentPod, agent}}})
+	}
+	checkAll(t, []judged{
+		{"all are taken", of("", ""), OK, "takes the Pods"},
+		{"a server is refused", of("violates PodSecurity", ""), Failed, "the servers (violates PodSecurity)"},
+		{"an agent is refused", of("", "violates PodSecurity"), Warning, "the agents (violates PodSecurity)"},
+		{"a quota is missing", of("insufficient quota to match these scopes: [{PriorityClass In [system-cluster-critical]}]", ""), Warning, "PriorityClass In"},
+		{"no namespace", Pods(PodAdmissions{Namespace: "trivet-system", Absent: true}), Skipped, "trivet-system does not exist"},
+	})
+}

@@ -34,8 +34,14 @@ type Loop struct {
 	State LoopState
 	// Shadow means that the loop plans and does not write.
 	Shadow bool
-	Error  string
+	// Switched is since when a loop in --dry-run writes; zero if it does not. Succeeded is when its
+	// last successful pass ended.
+	Switched, Succeeded time.Time
+	Error               string
 }
+
+// InDryRun reports whether --dry-run names the loop: a switch decides whether it writes.
+func (l *Loop) InDryRun() bool { return l.Shadow || !l.Switched.IsZero() }
 
 // Dependency is what a replica cannot work without.
 type Dependency struct {
@@ -164,7 +170,7 @@ func Shards(i Installation) Result {
 
 // Loops judges the loops of all replicas that answered.
 func Loops(i Installation) Result {
-	var failing, shadow []string
+	var failing, shadow, switched []string
 	total := 0
 	i.each(func(s Service, r Replica) {
 		for _, l := range r.Loops {
@@ -176,6 +182,9 @@ func Loops(i Installation) Result {
 			case LoopRunning, LoopStandby:
 				if l.Shadow {
 					shadow = append(shadow, name)
+				}
+				if !l.Switched.IsZero() {
+					switched = append(switched, name)
 				}
 			case LoopDisabled:
 				total--
@@ -189,6 +198,8 @@ func Loops(i Installation) Result {
 		return Undetermined("no replica told its loops")
 	case len(shadow) > 0:
 		return warn("%s only and write nothing: %s", plural(len(shadow), "loop plans", "loops plan"), list(shadow))
+	case len(switched) > 0:
+		return ok("%s; in --dry-run and switched on: %s", plural(total, "loop runs", "loops run"), list(switched))
 	default:
 		return ok("%s", plural(total, "loop runs", "loops run"))
 	}
@@ -304,18 +315,21 @@ func AgentCoverage(c Coverage) Result {
 type Carrier struct {
 	// On lists the replicas whose loop writes, and Off those whose loop is off or only plans.
 	On, Off []string
-	// Failing lists the replicas whose loop fails or is stalled.
-	Failing []string
+	// Failing lists the replicas whose loop fails or is stalled, Beginning those whose loop runs
+	// and has made no pass since it was switched on.
+	Failing, Beginning []string
 	// Silent lists replicas without an answer.
 	Silent []string
-	// Since is when the first of the writing replicas started.
+	// Since is when the first of the writing replicas started, or was switched on.
 	Since time.Time
 }
 
 // loopOf are Trivet's loops of duties.
 var loopOf = map[Duty]struct{ service, loop string }{
 	Slices:    {"slicesvc", "endpointslices"},
+	Mirroring: {"slicesvc", "endpointslice-mirroring"},
 	Nodes:     {"leasesvc", "node-health"},
+	Evictions: {"leasesvc", "taint-eviction"},
 	Endpoints: {"bootstrapsvc", "kubernetes-endpoints"},
 }
 
@@ -340,8 +354,15 @@ func CarrierOf(i Installation, duty Duty) Carrier {
 		if state := r.Loops[at].State; state == LoopFailing || state == LoopStalled {
 			c.Failing = append(c.Failing, r.ID)
 		}
-		if c.Since.IsZero() || r.Started.Before(c.Since) {
-			c.Since = r.Started
+		if l := &r.Loops[at]; l.State == LoopRunning && l.Succeeded.Before(l.Switched) {
+			c.Beginning = append(c.Beginning, r.ID)
+		}
+		began := r.Started
+		if switched := r.Loops[at].Switched; switched.After(began) {
+			began = switched
+		}
+		if c.Since.IsZero() || began.Before(c.Since) {
+			c.Since = began
 		}
 	}
 	return c

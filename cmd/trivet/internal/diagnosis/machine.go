@@ -74,6 +74,8 @@ type EtcdTransaction struct {
 	// Wrong says what differs from the semantics of etcd v3; empty if nothing does.
 	Wrong string
 	Took  time.Duration
+	// Denied are keys and prefixes that bootstrapsvc reads and this client may not read.
+	Denied []string
 }
 
 // EtcdTransactions judges whether etcd has the transactions and leases that leadership needs.
@@ -85,6 +87,9 @@ func EtcdTransactions(t EtcdTransaction) Result {
 		return fail("etcd refused to %s: %s", t.Step, t.Failure.Text)
 	case t.Wrong != "":
 		return fail("This is no etcd with v3 transactions: %s", t.Wrong)
+	case len(t.Denied) > 0:
+		return warn("This client may not read %s, which bootstrapsvc needs", list(t.Denied)).
+			withHint("Run deploy/etcd-roles.sh, unless bootstrapsvc has another client certificate")
 	case t.Took > slowTransaction:
 		return warn("A transaction with a lease takes %s", t.Took.Round(time.Millisecond))
 	default:

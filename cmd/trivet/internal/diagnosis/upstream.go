@@ -25,12 +25,14 @@ type Duty string
 // The duties.
 const (
 	Slices    Duty = "slices"
+	Mirroring Duty = "mirroring"
 	Nodes     Duty = "nodes"
+	Evictions Duty = "evictions"
 	Endpoints Duty = "endpoints"
 )
 
 // Duties returns all duties.
-func Duties() []Duty { return []Duty{Slices, Nodes, Endpoints} }
+func Duties() []Duty { return []Duty{Slices, Mirroring, Nodes, Evictions, Endpoints} }
 
 // Activity says whether a loop is on.
 type Activity int
@@ -51,6 +53,8 @@ type Observation struct {
 	Current bool
 	// Last is the last observed write; zero if none.
 	Last time.Time
+	// Nodes is the number of Nodes that were read for it.
+	Nodes int
 	// Sentence says it without a full stop.
 	Sentence string
 }
@@ -66,8 +70,8 @@ func (s Observation) lasting() Observation {
 
 // Program is a static Pod of the control plane, with the flag that switches a loop.
 type Program struct {
-	Pod     string
-	Started time.Time
+	Pod, Node string
+	Started   time.Time
 	// Flag is the value of the flag; Given is false if the flag is not set.
 	Flag  string
 	Given bool
@@ -79,8 +83,10 @@ type Manager struct {
 	LeaseFound        bool
 	Holder            string
 	Acquired, Renewed time.Time
-	// Programs are its static Pods, with --controllers. Empty if they are not visible.
+	// Programs are its static Pods that run, with --controllers. Empty if they are not visible.
 	Programs []Program
+	// NotRunning are the names of its other Pods. Each may return with any flag.
+	NotRunning []string
 }
 
 // isGone reports that no kube-controller-manager runs. Without a Lease it may run without leader
@@ -100,6 +106,20 @@ func (m Manager) Began(now time.Time) (began time.Time, running bool) {
 	return time.Time{}, !m.isGone(now)
 }
 
+// LeaderIsVisible reports whether the holder of the Lease is one of Programs, or a process that one
+// of them has replaced on its machine. The holder has the name of the machine before "_".
+func (m Manager) LeaderIsVisible() bool {
+	machine, _, found := strings.Cut(m.Holder, "_")
+	return found && slices.ContainsFunc(m.Programs, func(p Program) bool { return p.Node == machine })
+}
+
+// Switched returns whether --controllers of all visible Pods switches the controller of a duty on
+// or off.
+func (m Manager) Switched(duty Duty) Activity {
+	activity, _ := m.switched(controllerOf[duty])
+	return activity
+}
+
 // switched returns whether --controllers of all visible Pods switches a controller on or off.
 func (m Manager) switched(controller string) (Activity, string) {
 	return agree(m.Programs, func(p Program) bool { return p.runs(controller) })
@@ -112,6 +132,11 @@ func (p Program) runs(controller string) bool {
 		return true
 	}
 	names := strings.Split(p.Flag, ",")
+	for i, name := range names {
+		if bare := strings.TrimPrefix(name, "-"); aliases[bare] != "" {
+			names[i] = strings.Replace(name, bare, aliases[bare], 1)
+		}
+	}
 	switch {
 	case slices.Contains(names, controller):
 		return true
@@ -120,6 +145,11 @@ func (p Program) runs(controller string) bool {
 	default:
 		return slices.Contains(names, "*")
 	}
+}
+
+// aliases are former names of controllers that kube-controller-manager still takes.
+var aliases = map[string]string{
+	"endpointslice": controllerOf[Slices], "endpointslicemirroring": controllerOf[Mirroring], "nodelifecycle": controllerOf[Nodes],
 }
 
 // agree returns the common answer of all programs and the names of their Pods.
@@ -193,11 +223,25 @@ func Newest(writes []Write) Write {
 func ControllerOf(duty Duty) string { return controllerOf[duty] }
 
 // controllerOf are the names of upstream's controllers of duties in --controllers.
-var controllerOf = map[Duty]string{Slices: "endpointslice-controller", Nodes: "node-lifecycle-controller"}
+var controllerOf = map[Duty]string{
+	Slices: "endpointslice-controller", Mirroring: "endpointslice-mirroring-controller",
+	Nodes: "node-lifecycle-controller", Evictions: "taint-eviction-controller",
+}
 
 // UpstreamSlices judges whether upstream's endpointslice controller is on.
 func UpstreamSlices(w Writes, m Manager, now time.Time) Observation {
 	return upstreamByWrites(Slices, "EndpointSlice", w, m, now)
+}
+
+// UpstreamMirroring judges whether upstream's endpointslice-mirroring controller is on.
+func UpstreamMirroring(w Writes, m Manager, now time.Time) Observation {
+	return upstreamByWrites(Mirroring, "mirrored EndpointSlice", w, m, now)
+}
+
+// UpstreamEvictions judges whether upstream's taint-eviction controller is on. The Pods that it
+// deletes keep no trace of it.
+func UpstreamEvictions(m Manager, now time.Time) Observation {
+	return upstreamByWrites(Evictions, "Pod that is still there", Writes{}, m, now)
 }
 
 // upstreamByWrites judges a controller by its last write, the Lease of its program and its flag, in

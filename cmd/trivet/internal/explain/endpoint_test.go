@@ -68,8 +68,8 @@ func TestExplainEndpoint_WithoutAnAnswer(t *testing.T) {
 	server := commandtest.Serve(t, gateway)
 	got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "endpoint", "web-9", "--service", "shop/web", "--server", server)
 	commandtest.Golden(t, "endpoint-not-found.txt", got.String())
-	if got.Code != exit.Undetermined {
-		t.Errorf("exit code = %d, want %d", got.Code, exit.Undetermined)
+	if got.Code != exit.Findings {
+		t.Errorf("exit code = %d, want %d", got.Code, exit.Findings)
 	}
 }
 

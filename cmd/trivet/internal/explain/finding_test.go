@@ -52,7 +52,7 @@ func TestExplainFinding_Transcripts(t *testing.T) {
 		{name: "finding-json", serves: &commandtest.Gateway{FindingExplanation: &bootstrapv1.ExplainFindingResponse{
 			Finding: &bootstrapv1.Finding{Name: "findings/leaked.node-ports.30080", State: bootstrapv1.Finding_STATE_PENDING}, BrokenIndex: index(0),
 		}}, args: []string{"-o", "json"}, code: exit.Findings},
-		{name: "finding-not-found", serves: &commandtest.Gateway{}, code: exit.Undetermined},
+		{name: "finding-not-found", serves: &commandtest.Gateway{}, code: exit.Findings},
 		{name: "finding-no-leader", serves: &commandtest.Gateway{
 			Err: rpcerror.New(codes.Unavailable, "NO_LEADER", "no replica of bootstrapsvc leads shard 0"),
 		}, code: exit.Undetermined},

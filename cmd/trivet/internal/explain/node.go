@@ -38,7 +38,6 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 			return exit.UsageError(errors.New("give node NAME, endpoint POD|ADDRESS --service SERVICE, or finding NAME"))
 		},
 	}
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	command.AddCommand(newNodeCommand(streams), newEndpointCommand(streams), newFindingCommand(streams))
 	return command
 }

@@ -156,15 +156,16 @@ func TestExplainNode_WithoutAnAnswer(t *testing.T) {
 	tests := []struct {
 		name string
 		err  error
+		code int
 		want string
 	}{
 		{
-			name: "no such node", err: rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "there is no Node node-7"),
+			name: "no such node", err: rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "there is no Node node-7"), code: exit.Findings,
 			want: "error[NODE_NOT_FOUND]: no explanation of nodes/node-7 from the gateway at ADDRESS\ncause: there is no Node node-7\n" +
 				"try: list the Nodes with `trivet nodes`\n",
 		},
 		{
-			name: "no replica", err: rpcerror.New(codes.Unavailable, "REPLICAS_UNREACHABLE", "no replica of leasesvc is registered"),
+			name: "no replica", err: rpcerror.New(codes.Unavailable, "REPLICAS_UNREACHABLE", "no replica of leasesvc is registered"), code: exit.Undetermined,
 			want: "error[REPLICAS_UNREACHABLE]: no explanation of nodes/node-7 from the gateway at ADDRESS\ncause: no replica of leasesvc is registered\n" +
 				"try: look at the logs of the replicas; without any, start one, or check its connection to etcd\n",
 		},
@@ -173,8 +174,8 @@ func TestExplainNode_WithoutAnAnswer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server := commandtest.Serve(t, &commandtest.Gateway{Err: test.err})
 			got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "node", "node-7", "--server", server)
-			if stderr := commandtest.HideAddresses(got.Stderr); got.Code != exit.Undetermined || got.Stdout != "" || stderr != test.want {
-				t.Errorf("exit code %d, stdout %q, stderr\n%s; want %d, nothing and\n%s", got.Code, got.Stdout, stderr, exit.Undetermined, test.want)
+			if stderr := commandtest.HideAddresses(got.Stderr); got.Code != test.code || got.Stdout != "" || stderr != test.want {
+				t.Errorf("exit code %d, stdout %q, stderr\n%s; want %d, nothing and\n%s", got.Code, got.Stdout, stderr, test.code, test.want)
 			}
 		})
 	}

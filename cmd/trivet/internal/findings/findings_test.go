@@ -102,7 +102,7 @@ func TestFindings_Transcripts(t *testing.T) {
 		{name: "json", serves: &commandtest.Gateway{Findings: []*bootstrapv1.Finding{{Name: "findings/a", State: bootstrapv1.Finding_STATE_PENDING}}}, args: []string{"-o", "json"}, code: exit.OK},
 		{name: "one", serves: open, args: []string{"duplicate-owner.node-ports.30080"}, code: exit.Findings},
 		{name: "one-repaired", serves: open, args: []string{"findings/not-allocated.ip-addresses.10.96.0.17"}, code: exit.OK},
-		{name: "not-found", serves: open, args: []string{"leaked.node-ports.1"}, code: exit.Undetermined},
+		{name: "not-found", serves: open, args: []string{"leaked.node-ports.1"}, code: exit.Findings},
 		{name: "no-leader", serves: &commandtest.Gateway{Err: rpcerror.New(codes.Unavailable, "NO_LEADER", "no replica of bootstrapsvc leads shard 0")}, code: exit.Undetermined},
 		{name: "usage", serves: open, args: []string{"Leaked", "--code", "leaked,lost", "-w", "--state", "dead"}, code: exit.Usage},
 		{name: "help", serves: open, args: []string{"--help"}, code: exit.OK},
@@ -203,8 +203,8 @@ func TestFindingsIgnore(t *testing.T) {
 	}
 	gateway := &commandtest.Gateway{}
 	got := commandtest.Run(t, commandtest.Terminal{}, findings.NewCommand, "unignore", "leaked.node-ports.1", "--server", commandtest.Serve(t, gateway))
-	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "error[FINDING_NOT_FOUND]") {
-		t.Errorf("%s, want exit code %d and the reason", got, exit.Undetermined)
+	if got.Code != exit.Findings || !strings.Contains(got.Stderr, "error[FINDING_NOT_FOUND]") {
+		t.Errorf("%s, want exit code %d and the reason", got, exit.Findings)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestLeases_Transcripts(t *testing.T) {
 		{name: "one", gateway: all, args: []string{"kube-node-lease/node-1"}, code: exit.OK},
 		{name: "one-with-a-duplicate", gateway: all, args: []string{"-n", "kube-node-lease", "node-5"}, code: exit.Findings},
 		{name: "one-by-api-name", gateway: all, args: []string{"namespaces/mesh/leases/s-1", "--no-headers"}, code: exit.OK},
-		{name: "not-found", gateway: all, args: []string{"kube-node-lease/node-9"}, code: exit.Undetermined},
+		{name: "not-found", gateway: all, args: []string{"kube-node-lease/node-9"}, code: exit.Findings},
 		{name: "none", gateway: &commandtest.Gateway{}, code: exit.OK},
 		{name: "usage", gateway: all, args: []string{"-n", "Kube", "--state=alive,dead", "node_1", "-o", "xml"}, code: exit.Usage},
 	}

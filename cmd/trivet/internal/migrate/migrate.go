@@ -2,9 +2,10 @@
 // Trivet, step by step.
 //
 // The command says which flag of which program to change, and waits until the cluster shows that it
-// was changed. It changes no flag and no object of others. Its only write is a Service without
-// Pods, whose EndpointSlice shows which program acts; the Service is removed at once. Every run
-// looks at the cluster anew, so that an interrupted migration continues with the same command.
+// was changed. It changes no flag and no object of others. It switches a loop of Trivet that is in
+// --dry-run, and creates a Service without Pods, whose EndpointSlice shows which program acts; the
+// Service is removed at once. Every run looks at the cluster anew, so that an interrupted migration
+// continues with the same command.
 package migrate
 
 import (
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
@@ -29,7 +31,7 @@ import (
 
 const (
 	// lookPause is the pause between two looks at the cluster.
-	lookPause = 2 * time.Second
+	lookPause = 500 * time.Millisecond
 	// unclearTime is how long a proof stays unclear before --accept-unclear accepts it.
 	unclearTime = 30 * time.Second
 )
@@ -55,17 +57,20 @@ type command struct {
 func NewCommand(streams printer.Streams) *cobra.Command {
 	c := command{streams: streams}
 	cobraCommand := &cobra.Command{
-		Use:   "migrate slices|nodes|endpoints --to trivet|upstream",
+		Use:   "migrate slices|mirroring|nodes|evictions|endpoints --to trivet|upstream",
 		Short: "Plan the hand-over of a duty between upstream's programs and Trivet, and prove each step",
 		Long: `Plan the hand-over of a duty, say which flag of which program to change, and wait for the proof of each step.
 
   slices     EndpointSlices: kube-controller-manager and slicesvc
+  mirroring  EndpointSlices of hand-made Endpoints: kube-controller-manager and the loop endpointslice-mirroring of slicesvc
   nodes      node health: kube-controller-manager and the loop node-health of leasesvc
+  evictions  evictions for taints: kube-controller-manager and the loop taint-eviction of leasesvc
   endpoints  the endpoints of default/kubernetes: kube-apiservers and bootstrapsvc
 
-It changes no flag. For slices it creates a Service without Pods, which shows by its EndpointSlice which program acts,
-and removes it; --probe=false looks at managed fields and flags only. It may be interrupted at any time: the same
-command continues.
+It changes no flag. A loop of Trivet that is in --dry-run is switched on, or off again, by this command: without a
+roll-out, in all replicas at once, and as soon as the step before is proven. For slices it creates a Service without
+Pods, which shows by its EndpointSlice which program acts, and removes it; --probe=false looks at managed fields and
+flags only. It may be interrupted at any time: the same command continues.
 
 Exit codes:
   0    Every step is proven, or the plan was printed with --dry-run.
@@ -150,6 +155,9 @@ func (c *command) run(ctx context.Context) error {
 	}
 	outcomes := make([]outcome, len(steps))
 	if !c.dryRun {
+		if err := c.maySwitch(ctx, seen, steps); err != nil {
+			return err
+		}
 		err = c.follow(ctx, steps, outcomes)
 	}
 	if printed := c.Print(c.documentOf(seen, steps, outcomes), func() error { return nil }); printed != nil {
@@ -161,18 +169,12 @@ func (c *command) run(ctx context.Context) error {
 // open connects to the cluster of the kubeconfig and to the gateway. It calls no server.
 func (c *command) open() (closeAll func(), err error) {
 	access, err := kubeaccess.Load(kubeaccess.Config{Kubeconfig: c.Gateway.Kubeconfig, Context: c.Gateway.Context, Env: c.streams.Env})
-	if errors.Is(err, kubeaccess.ErrNone) {
-		return nil, &exit.Error{Code: exit.Usage, Err: err, Try: "give --kubeconfig or KUBECONFIG of the cluster"}
-	}
-	var kube *clusterstate.Kube
-	if err == nil {
-		kube, err = clusterstate.NewKube(access.REST)
-	}
 	if err != nil {
-		if _, coded := errors.AsType[*exit.Error](err); coded {
-			return nil, err
-		}
-		return nil, exit.UsageError(err)
+		return nil, err
+	}
+	kube, err := clusterstate.NewKube(access.REST)
+	if err != nil {
+		return nil, err
 	}
 	if c.Gateway.Server == "" { // the gateway of a local trivet-lab up would be that of another cluster
 		c.Gateway.Context = cmp.Or(c.Gateway.Context, access.Context)
@@ -206,7 +208,7 @@ func (c *command) follow(ctx context.Context, steps []step, outcomes []outcome) 
 				progress.Print(c.streams.Err, fmt.Sprintf("interrupted before the proof of step %d; run the same command to continue", i+1))
 				return client.Interrupted()
 			}
-			result, saw := s.prove(seen)
+			result, saw := c.takeStep(ctx, &s, seen)
 			outcomes[i] = outcome{result, saw}
 			if result != unclear {
 				unclearSince = time.Now()
@@ -229,6 +231,47 @@ func (c *command) follow(ctx context.Context, steps []step, outcomes []outcome) 
 	}
 	if c.Output == "text" {
 		progress.Print(c.streams.Out, fmt.Sprintf("√ %s: %s carries the duty", c.direction.duty, c.to))
+	}
+	return nil
+}
+
+// takeStep switches the loop of a step, once, and proves the step. A switch is stored as off even
+// if no replica writes: one that has not learned of it would.
+func (c *command) takeStep(ctx context.Context, s *step, seen facts) (state, string) {
+	result, saw := s.prove(seen)
+	if s.switches == nil || s.switched {
+		return result, saw
+	}
+	to := s.switches(seen)
+	if to == nil || to.writes && result == proven {
+		return result, saw
+	}
+	if s.waits != nil {
+		if why := s.waits(seen); why != "" {
+			return pending, why
+		}
+	}
+	if err := c.observer.switchLoop(ctx, *to, false); err != nil {
+		return pending, fmt.Sprintf("the loop %s is not switched: %s", to.loop, status.Convert(err).Message())
+	}
+	s.switched = true
+	return s.prove(c.observer.look(ctx)) // what was seen before the switch proves nothing
+}
+
+// maySwitch asks for each switch of the plan whether it would be accepted, before a person changes
+// anything.
+func (c *command) maySwitch(ctx context.Context, seen facts, steps []step) error {
+	for _, s := range steps {
+		if s.switches == nil {
+			continue
+		}
+		to := s.switches(seen)
+		if to == nil {
+			continue
+		}
+		if err := c.observer.switchLoop(ctx, *to, true); err != nil {
+			return c.NoAnswer(ctx, "switch of the loop "+to.loop, err)
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 )
 
 // renewalTime is longer than the pause between two renewals of kube-controller-manager's Lease,
@@ -31,21 +32,25 @@ type observer struct {
 
 	probe      *clusterstate.SliceProbe
 	probeError string
-	// apiServers are all kube-apiservers that were seen.
-	apiServers map[string]bool
+	// apiServers and managers are all kube-apiservers and Pods of kube-controller-manager that were
+	// seen.
+	apiServers, managers programsSeen
 }
 
-// stopped returns the kube-apiservers that were seen and do not run now. A kube-apiserver that is
-// restarted may return with any flag.
-func (o *observer) stopped(running, ended []string) []string {
-	if o.apiServers == nil {
-		o.apiServers = map[string]bool{}
+// programsSeen are the names of programs that were seen.
+type programsSeen map[string]bool
+
+// stopped returns the programs that were seen and do not run now. One that is restarted may return
+// with any flag.
+func (p *programsSeen) stopped(running, ended []string) []string {
+	if *p == nil {
+		*p = programsSeen{}
 	}
 	for _, name := range slices.Concat(running, ended) {
-		o.apiServers[name] = true
+		(*p)[name] = true
 	}
 	var names []string
-	for name := range o.apiServers {
+	for name := range *p {
 		if !slices.Contains(running, name) {
 			names = append(names, name)
 		}
@@ -63,6 +68,9 @@ func (o *observer) forget() { o.probe, o.probeError = nil, "" }
 func (o *observer) lookFor(ctx context.Context, s step) facts {
 	before := o.look(ctx)
 	if !s.needsProbe || ctx.Err() != nil {
+		return before
+	}
+	if s.byFlags && before.flagsDecide(o.command.direction.duty) {
 		return before
 	}
 	if s.needsSilence {
@@ -91,6 +99,12 @@ func (o *observer) lookFor(ctx context.Context, s step) facts {
 		}
 	}
 	return after
+}
+
+// flagsDecide reports whether flags decide, or will when a Pod that is restarted runs again. A
+// probe would take longer.
+func (f facts) flagsDecide(duty diagnosis.Duty) bool {
+	return f.flags(duty) != unclear || len(f.absentManagers) > 0
 }
 
 // awaitRenewal looks until kube-controller-manager has renewed its Lease, for renewalTime at most.
@@ -148,27 +162,33 @@ func (o *observer) lookAtGateway(ctx context.Context) func(*facts) {
 	}
 }
 
+// switchLoop makes a loop in --dry-run write, or only plan again.
+func (o *observer) switchLoop(ctx context.Context, to loopSwitch, validateOnly bool) error {
+	ctx, cancel := context.WithTimeout(ctx, o.command.Timeout)
+	defer cancel()
+	_, err := shadowv1.NewShadowServiceClient(o.gateway).SwitchLoop(ctx, &shadowv1.SwitchLoopRequest{
+		Name: "loops/" + to.loop, Service: to.service, Writes: to.writes, ValidateOnly: validateOnly,
+	})
+	return err
+}
+
 func (o *observer) lookAtKube(ctx context.Context, f *facts) error {
 	var err error
 	if f.manager, err = o.kube.Manager(ctx); err != nil {
 		return err
 	}
-	switch o.command.direction.duty {
-	case diagnosis.Slices:
-		writes, err := o.kube.SliceWrites(ctx)
-		if err != nil {
-			return err
-		}
-		f.upstream = diagnosis.UpstreamSlices(writes, f.manager, time.Now())
-	case diagnosis.Nodes:
-		found, err := o.kube.NodeFacts(ctx)
-		if err != nil {
-			return err
-		}
-		f.nodes = found.Nodes
-		f.upstream = diagnosis.UpstreamNodes(found, f.manager, time.Now())
+	duty := o.command.direction.duty
+	if diagnosis.ControllerOf(duty) == "" {
+		return nil
 	}
-	return nil
+	var running []string
+	for _, program := range f.manager.Programs {
+		running = append(running, program.Pod)
+	}
+	f.absentManagers = o.managers.stopped(running, f.manager.NotRunning)
+	f.upstream, err = o.kube.UpstreamOf(ctx, duty, f.manager)
+	f.nodes = f.upstream.Nodes
+	return err
 }
 
 func (o *observer) lookAtEndpoints(ctx context.Context, f *facts) error {
@@ -180,7 +200,7 @@ func (o *observer) lookAtEndpoints(ctx context.Context, f *facts) error {
 	if err != nil {
 		return err
 	}
-	f.apiServers, f.stoppedServers = len(running), o.stopped(running, ended)
+	f.apiServers, f.stoppedServers = len(running), o.apiServers.stopped(running, ended)
 	if len(o.command.etcd.Endpoints) > 0 {
 		if found.Keys, found.KeysRead, err = o.kube.MasterLeases(ctx, o.command.etcd); err != nil {
 			return err

@@ -37,6 +37,9 @@ type facts struct {
 	// runs, if keysRead, and unadopted how many have no sidecar.
 	apiServers, aliveKeys, unadopted int
 	keysRead                         bool
+	// absentManagers are Pods of kube-controller-manager that were seen and do not run now. Each
+	// may return with any flag.
+	absentManagers []string
 	// stoppedServers are kube-apiservers that do not run now and may return with any flag.
 	stoppedServers []string
 
@@ -54,7 +57,20 @@ type step struct {
 	// needsProbe means that the proof is a probe Service, and needsSilence that it counts only if
 	// kube-controller-manager had time to start before it.
 	needsProbe, needsSilence bool
-	prove                    func(facts) (state, string)
+	// byFlags means that visible flags of kube-controller-manager prove the step without a probe.
+	byFlags bool
+	// switches returns the loop that the command itself switches; nil if flags decide. It is nil in
+	// a step that a person makes. waits returns why the switch must not be made yet, or "".
+	switches func(facts) *loopSwitch
+	waits    func(facts) string
+	switched bool
+	prove    func(facts) (state, string)
+}
+
+// loopSwitch is a loop in --dry-run that is to write, or to plan only.
+type loopSwitch struct {
+	service, loop string
+	writes        bool
 }
 
 // direction is where a duty moves.
@@ -72,23 +88,26 @@ type direction struct {
 func (d direction) steps(f facts) []step {
 	switch {
 	case d.duty == diagnosis.Endpoints && d.toTrivet:
-		return []step{adopt(), reconcilersOff(), d.alone("Remove --adopt-master-leases from bootstrapsvc.", "bootstrapsvc: remove --adopt-master-leases, one replica after the other")}
+		return []step{d.adopt(f), reconcilersOff(), d.alone("Remove --adopt-master-leases from bootstrapsvc.", "bootstrapsvc: remove --adopt-master-leases, one replica after the other")}
 	case d.duty == diagnosis.Endpoints:
-		return []step{adopt(), reconcilersOn(), d.trivetOff()}
+		return []step{d.adopt(f), reconcilersOn(), d.trivetOff(f)}
 	case d.toTrivet:
-		return []step{d.controllerOff(f), d.trivetOn(), d.alone("See that Trivet alone writes.", "")}
+		off := d.controllerOff(f)
+		return []step{off, d.trivetOn(f, off), d.alone("See that Trivet alone writes.", "")}
 	default:
-		return []step{d.trivetOff(), d.controllerOn(f)}
+		return []step{d.trivetOff(f), d.controllerOn(f)}
 	}
 }
 
 // gap says what no program does between two steps; empty if there is no gap.
 func (d direction) gap() string {
 	switch d.duty {
-	case diagnosis.Slices:
-		return "Between steps 1 and 2 no program writes EndpointSlices: published endpoints stay as they are."
+	case diagnosis.Slices, diagnosis.Mirroring:
+		return "Between steps 1 and 2 no program writes these EndpointSlices: published endpoints stay as they are."
 	case diagnosis.Nodes:
 		return "Between steps 1 and 2 no program judges Nodes: conditions and taints stay as they are."
+	case diagnosis.Evictions:
+		return "Between steps 1 and 2 no program evicts Pods for taints."
 	default:
 		return ""
 	}
@@ -138,11 +157,18 @@ func (d direction) controllerOff(f facts) step {
 		Title:      "Turn off upstream's " + name + ".",
 		Change:     d.managerChange(f, false),
 		Proof:      d.upstreamProof("kube-controller-manager runs and creates no EndpointSlice for a new Service without Pods", "kube-controller-manager starts and registers no Node"),
-		needsProbe: d.probes(), needsSilence: true,
+		needsProbe: d.probes(), needsSilence: true, byFlags: true,
 		prove: func(f facts) (state, string) {
+			flags := f.flags(d.duty)
 			switch {
 			case f.kubeError != "":
 				return unclear, f.kubeError
+			case flags == pending && f.upstream.Activity != diagnosis.Active:
+				return pending, fmt.Sprintf("--controllers of a Pod has %s on", name)
+			case flags != unclear:
+				return flags, f.upstream.Sentence
+			case len(f.absentManagers) > 0:
+				return unclear, fmt.Sprintf("Pod %s does not run and may return with any flag; if it was removed, run the command again", strings.Join(f.absentManagers, ", "))
 			case !f.managerRuns():
 				return pending, "kube-controller-manager does not run; start it with the changed flag"
 			case d.probes():
@@ -177,35 +203,87 @@ func (d direction) controllerOn(f facts) step {
 // probes reports whether probe Services prove the steps. They prove only the duty of slices.
 func (d direction) probes() bool { return d.probe && d.duty == diagnosis.Slices }
 
+// isOptional reports whether Trivet's loop is off by default.
+func (d direction) isOptional() bool {
+	return d.duty == diagnosis.Mirroring || d.duty == diagnosis.Nodes || d.duty == diagnosis.Evictions
+}
+
 func (d direction) upstreamProof(probe, nodes string) string {
 	switch {
 	case d.probes():
 		return probe
 	case d.duty == diagnosis.Nodes:
 		return nodes + ", or --controllers of its Pods"
+	case d.duty == diagnosis.Evictions:
+		return "--controllers of the Pods of kube-controller-manager"
 	default:
 		return "the managed fields of EndpointSlices, or --controllers of the Pods of kube-controller-manager"
 	}
 }
 
-func (d direction) trivetOn() step {
+// switchOf returns the switch of a duty's loop if every replica that answers has the loop in
+// --dry-run; nil if flags decide.
+func switchOf(f facts, duty diagnosis.Duty, writes bool) *loopSwitch {
+	service, loop := diagnosis.LoopOf(duty)
+	inDryRun := false
+	for _, replica := range f.installation.Service(service).Replicas {
+		if replica.Missing != "" {
+			continue
+		}
+		if inDryRun = slices.ContainsFunc(replica.Loops, func(l diagnosis.Loop) bool { return l.Name == loop && l.InDryRun() }); !inDryRun {
+			return nil
+		}
+	}
+	if !inDryRun {
+		return nil
+	}
+	return &loopSwitch{service: service, loop: loop, writes: writes}
+}
+
+// change says what the command does.
+func (s *loopSwitch) change() string {
+	return fmt.Sprintf("none: the loop is in --dry-run, and this command switches it %s in every replica", map[bool]string{true: "on", false: "off"}[s.writes])
+}
+
+// trivetOn needs the step before it: what it found is looked at again before the switch.
+func (d direction) trivetOn(f facts, before step) step {
 	service, loop := diagnosis.LoopOf(d.duty)
 	change := fmt.Sprintf("%s: start it with --loops=*, its default, on every replica", service)
-	if d.duty == diagnosis.Nodes {
+	if d.isOptional() {
 		change = fmt.Sprintf("%s: --loops=*,%s on every replica, with the roles of deploy/components/%s", service, loop, loop)
 	}
 	return step{
 		Title: fmt.Sprintf("Turn on the loop %s of %s.", loop, service), Change: change,
 		Proof: "the loop runs in every replica, and every shard has a leader",
 		prove: func(f facts) (state, string) { return f.carried(d.duty) },
-	}
+		waits: func(f facts) string {
+			if result, saw := before.prove(f); result == pending {
+				return "not switched on: " + saw
+			}
+			return ""
+		},
+	}.switching(f, d.duty, true)
 }
 
-func (d direction) trivetOff() step {
+// switching returns the step with a switch, where flags do not decide.
+func (s step) switching(f facts, duty diagnosis.Duty, writes bool) step {
+	s.switches = func(f facts) *loopSwitch { return switchOf(f, duty, writes) }
+	if to := s.switches(f); to != nil {
+		s.Change = to.change()
+	}
+	return s
+}
+
+func (d direction) trivetOff(f facts) step {
 	service, loop := diagnosis.LoopOf(d.duty)
+	// Where a replica was seen whose flags decide, there is no switch.
+	noSwitch := len(diagnosis.CarrierOf(f.installation, d.duty).On) > 0 && switchOf(f, d.duty, false) == nil
 	change := fmt.Sprintf("%s: --loops=*,-%s on every replica, or stop all replicas", service, loop)
+	if d.isOptional() {
+		change = fmt.Sprintf("%s: remove %s from --loops on every replica", service, loop)
+	}
 	if d.duty == diagnosis.Nodes {
-		change = fmt.Sprintf("%s: remove %s from --loops on every replica; with --write-policy=on-change, first set --write-policy=relaxed and wait for half a minute", service, loop)
+		change += "; with --write-policy=on-change, first set --write-policy=relaxed and wait for half a minute"
 	}
 	return step{
 		Title: fmt.Sprintf("Turn off the loop %s of %s.", loop, service), Change: change,
@@ -219,11 +297,13 @@ func (d direction) trivetOff() step {
 				return pending, fmt.Sprintf("the loop is on in %s", strings.Join(c.On, ", "))
 			case len(c.Silent) > 0:
 				return unclear, fmt.Sprintf("no answer of %s", strings.Join(c.Silent, ", "))
+			case len(c.Off) == 0 && !noSwitch:
+				return unclear, fmt.Sprintf("no replica of %s is registered, so its switch in etcd is not known; start one, or delete the key switches/%s of docs/shadow.md", service, service)
 			default:
 				return proven, fmt.Sprintf("the loop %s runs in no replica of %s", loop, service)
 			}
 		},
-	}
+	}.switching(f, d.duty, false)
 }
 
 func (d direction) alone(title, change string) step {
@@ -257,28 +337,49 @@ func (d direction) alone(title, change string) step {
 	}
 }
 
-func adopt() step {
-	return step{
+func (d direction) adopt(f facts) step {
+	s := step{
 		Title:  "Run bootstrapsvc beside every kube-apiserver, with --adopt-master-leases.",
 		Change: "bootstrapsvc: --adopt-master-leases and --loops=* on every replica",
 		Proof:  "every kube-apiserver has a replica of bootstrapsvc, and the loop kubernetes-endpoints runs",
 		prove: func(f facts) (state, string) {
-			s, saw := f.carried(diagnosis.Endpoints)
-			replicas := len(f.installation.Service("bootstrapsvc").Replicas)
-			switch {
-			case s != proven:
+			if s, saw := f.carried(diagnosis.Endpoints); s != proven {
 				return s, saw
-			case !f.installation.Adopts():
-				return pending, "no replica of bootstrapsvc runs with --adopt-master-leases"
-			case f.unadopted > 0:
-				return pending, printer.Count(f.unadopted, "kube-apiserver") + " without a replica of bootstrapsvc"
-			case replicas < f.apiServers:
-				return pending, fmt.Sprintf("bootstrapsvc has %s for %s", printer.Count(replicas, "replica"), printer.Count(f.apiServers, "kube-apiserver"))
-			default:
-				return proven, fmt.Sprintf("bootstrapsvc has %s, with --adopt-master-leases", printer.Count(replicas, "replica"))
 			}
+			if why := f.notAdopted(); why != "" {
+				return pending, why
+			}
+			return proven, fmt.Sprintf("bootstrapsvc has %s, with --adopt-master-leases", printer.Count(len(f.installation.Service("bootstrapsvc").Replicas), "replica"))
 		},
+		waits: facts.notAdopted,
 	}
+	if !d.toTrivet {
+		return s // what is off now does not begin
+	}
+	return s.switching(f, diagnosis.Endpoints, true)
+}
+
+// notAdopted returns why bootstrapsvc does not keep the addresses of every kube-apiserver; empty if
+// it does.
+func (f facts) notAdopted() string {
+	replicas := f.installation.Service("bootstrapsvc").Replicas
+	adopting := 0
+	for _, replica := range replicas {
+		if replica.Adopts {
+			adopting++
+		}
+	}
+	switch {
+	case adopting == 0:
+		return "no replica of bootstrapsvc runs with --adopt-master-leases"
+	case adopting < len(replicas):
+		return fmt.Sprintf("%d of %s of bootstrapsvc with --adopt-master-leases", adopting, printer.Count(len(replicas), "replica"))
+	case f.unadopted > 0:
+		return printer.Count(f.unadopted, "kube-apiserver") + " without a replica of bootstrapsvc"
+	case len(replicas) < f.apiServers:
+		return fmt.Sprintf("bootstrapsvc has %s for %s", printer.Count(len(replicas), "replica"), printer.Count(f.apiServers, "kube-apiserver"))
+	}
+	return ""
 }
 
 func reconcilersOff() step {

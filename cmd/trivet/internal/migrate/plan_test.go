@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,11 +125,27 @@ func TestSteps_Proofs(t *testing.T) {
 		{"a kube-apiserver is restarted on the way back", endpointsBack, 1, without(upstreamIs(endpointsOn, diagnosis.Active), func(f *facts) {
 			f.keysRead, f.aliveKeys, f.apiServers, f.stoppedServers = true, 1, 1, []string{"cp1"}
 		}), unclear, "kube-apiserver of cp1 does not run"},
+		{"no replica tells the switch", slicesBack, 0, seen("leasesvc"), unclear, "switches/slicesvc"},
 		{"endpoints off", endpointsBack, 2, seen("bootstrapsvc", loop("kubernetes-endpoints", diagnosis.LoopDisabled)), proven, "in no replica"},
 	} {
 		got, saw := c.d.steps(c.facts)[c.step].prove(c.facts)
 		if got != c.want || !strings.Contains(saw, c.says) || saw == "" {
 			t.Errorf("%s: %s, %q; want %s with %q", c.name, got, saw, c.want, c.says)
+		}
+	}
+}
+
+// Replicas that stop leave no switch if their flags decided; otherwise it is not known.
+func TestSteps_StoppedReplicasProveOffOnlyWithoutASwitch(t *testing.T) {
+	d := direction{diagnosis.Slices, false, true}
+	writing := loop("endpointslices", diagnosis.LoopRunning)
+	for _, c := range []struct {
+		switched time.Time
+		want     state
+	}{{time.Time{}, proven}, {now, unclear}} {
+		writing.Switched = c.switched
+		if got, saw := d.steps(seen("slicesvc", writing))[0].prove(seen("leasesvc")); got != c.want {
+			t.Errorf("switched %v: %s, %s; want %s", c.switched, got, saw, c.want)
 		}
 	}
 }
@@ -167,12 +184,98 @@ func TestDescribe_EachPlan(t *testing.T) {
 	}
 }
 
+// Replicas with the loop in dry run are switched by the command; if flags decide in one of them, a
+// person changes flags.
+func TestSteps_SwitchALoopInDryRun(t *testing.T) {
+	for _, duty := range diagnosis.Duties() {
+		service, name := diagnosis.LoopOf(duty)
+		planning, writing := loop(name, diagnosis.LoopRunning), loop(name, diagnosis.LoopRunning)
+		planning.Shadow, writing.Switched = true, now.Add(-time.Minute)
+		for _, c := range []struct {
+			toTrivet bool
+			loop     diagnosis.Loop
+			switches bool
+		}{
+			{true, planning, true},
+			{true, loop(name, diagnosis.LoopDisabled), false},
+			{false, writing, true},
+			{false, loop(name, diagnosis.LoopRunning), false},
+		} {
+			f := seen(service, c.loop)
+			f.installation.Services[0].Replicas[0].Adopts = true
+			f.installation.Services[0].Replicas = append(f.installation.Services[0].Replicas, diagnosis.Replica{ID: "r2", Missing: "no answer"})
+			d := direction{duty, c.toTrivet, true}
+			var switched []loopSwitch
+			for _, s := range d.steps(f) {
+				if s.switches != nil && s.switches(f) != nil {
+					switched = append(switched, *s.switches(f))
+				}
+			}
+			var want []loopSwitch
+			if c.switches {
+				want = []loopSwitch{{service, name, c.toTrivet}}
+			}
+			if !slices.Equal(switched, want) {
+				t.Errorf("%s to Trivet %t with %+v: the command switches %v, want %v", duty, c.toTrivet, c.loop, switched, want)
+			}
+			f.installation.Services[0].Replicas = append(f.installation.Services[0].Replicas, diagnosis.Replica{ID: "r3", Loops: []diagnosis.Loop{loop(name, diagnosis.LoopDisabled)}})
+			for _, s := range d.steps(f) {
+				if s.switches != nil && s.switches(f) != nil {
+					t.Errorf("%s to Trivet %t: the command switches %v, which --loops turns off in r3", duty, c.toTrivet, *s.switches(f))
+				}
+			}
+		}
+	}
+}
+
+// The flags of visible Pods prove at once that a controller is off, unless an unseen program leads,
+// a Pod is away, or a write contradicts them. Then a probe is needed.
+func TestFlags_ProveOnlyForTheProgramThatLeads(t *testing.T) {
+	d := direction{diagnosis.Slices, true, true}
+	pod := func(flag string) diagnosis.Program {
+		return diagnosis.Program{Pod: "kube-controller-manager-cp1", Node: "cp1", Started: now.Add(-time.Second), Flag: flag, Given: true}
+	}
+	const off = "*,-endpointslice-controller"
+	for name, c := range map[string]struct {
+		holder   string
+		programs []diagnosis.Program
+		absent   []string
+		activity diagnosis.Activity
+		want     state
+		decide   bool
+	}{
+		"off":                              {"cp1_x", []diagnosis.Program{pod(off)}, nil, diagnosis.Inactive, proven, true},
+		"off by its former name":           {"cp1_x", []diagnosis.Program{pod("*,-endpointslice")}, nil, diagnosis.Inactive, proven, true},
+		"on by its former name":            {"cp1_x", []diagnosis.Program{pod("endpointslice")}, nil, diagnosis.Inactive, pending, true},
+		"still on":                         {"cp1_x", []diagnosis.Program{pod("*")}, nil, diagnosis.Active, pending, true},
+		"on, and does not renew":           {"cp1_x", []diagnosis.Program{pod("*")}, nil, diagnosis.Inactive, pending, true},
+		"one of two still on":              {"cp1_x", []diagnosis.Program{pod(off), pod("*")}, nil, diagnosis.Unclear, pending, true},
+		"a Pod of another machine is away": {"cp1_x", []diagnosis.Program{pod(off)}, []string{"kube-controller-manager-cp2"}, diagnosis.Inactive, unclear, true},
+		"its Pod is replaced":              {"cp1_x", nil, []string{"kube-controller-manager-cp1"}, diagnosis.Unclear, unclear, true},
+		"another machine leads":            {"cp2_x", []diagnosis.Program{pod(off)}, nil, diagnosis.Inactive, unclear, false},
+		"no process leads":                 {"", []diagnosis.Program{pod(off)}, nil, diagnosis.Inactive, pending, false},
+		"it wrote after its start":         {"cp1_x", []diagnosis.Program{pod(off)}, nil, diagnosis.Active, unclear, false},
+		"no Pod is visible":                {"cp1_x", nil, nil, diagnosis.Unclear, unclear, false},
+	} {
+		f := upstreamIs(seen("slicesvc", loop("endpointslices", diagnosis.LoopDisabled)), c.activity)
+		f.manager.Holder, f.manager.Programs, f.absentManagers = c.holder, c.programs, c.absent
+		got, _ := d.steps(f)[0].prove(f)
+		if decide := f.flagsDecide(d.duty); got != c.want || decide != c.decide {
+			t.Errorf("%s: %s, flags decide %t; want %s, %t", name, got, decide, c.want, c.decide)
+		}
+		on := d.steps(f)[1]
+		if waits := on.waits(f) != ""; waits != (c.want == pending) {
+			t.Errorf("%s: the switch waits %t", name, waits)
+		}
+	}
+}
+
 func TestCommand_MistakesAreToldTogether(t *testing.T) {
 	got := commandtest.Run(t, commandtest.Terminal{}, NewCommand, "pods", "--to=nowhere", "--wait-duration=0s", "--server=127.0.0.1:1")
 	if got.Code != exit.Usage || got.Stdout != "" {
 		t.Errorf("%s", got)
 	}
-	for _, text := range []string{"slices nodes endpoints", "--to", "--wait-duration", "--kubeconfig"} {
+	for _, text := range []string{"slices mirroring nodes evictions endpoints", "--to", "--wait-duration", "--kubeconfig"} {
 		if !strings.Contains(got.Stderr, text) {
 			t.Errorf("%q is not told: %s", text, got)
 		}

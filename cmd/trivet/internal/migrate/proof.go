@@ -24,6 +24,25 @@ func (f facts) managerRuns() bool {
 	return running
 }
 
+// flags judges by the flags of kube-controller-manager whether its controller of a duty is off:
+// proven if all its Pods run with the controller off, also that of the leader, and no write
+// contradicts them. A Pod that runs has replaced the process with the former flags, so that the
+// proof needs no other. It is pending if one has the controller on.
+func (f facts) flags(duty diagnosis.Duty) state {
+	m := f.manager
+	off := m.Switched(duty)
+	switch {
+	case len(m.Programs) > 0 && off != diagnosis.Inactive:
+		return pending
+	case len(m.Programs) == 0, len(f.absentManagers) > 0, !m.LeaderIsVisible():
+		return unclear
+	case f.upstream.Activity == diagnosis.Inactive && !f.upstream.Direct:
+		return proven
+	default:
+		return unclear
+	}
+}
+
 // probedUpstream judges whether upstream's controller creates slices, by the last probe Service.
 func (f facts) probedUpstream(wanted bool) (state, string) {
 	began, _ := f.manager.Began(f.now)
@@ -99,6 +118,8 @@ func (f facts) carried(duty diagnosis.Duty) (state, string) {
 		return pending, fmt.Sprintf("the loop is off, or only plans, in %s", strings.Join(c.Off, ", "))
 	case len(c.Failing) > 0:
 		return pending, fmt.Sprintf("the loop fails in %s", strings.Join(c.Failing, ", "))
+	case len(c.Beginning) > 0:
+		return pending, fmt.Sprintf("the loop has made no pass since it was switched on in %s", strings.Join(c.Beginning, ", "))
 	case len(c.Silent) > 0:
 		return unclear, fmt.Sprintf("no answer of %s", strings.Join(c.Silent, ", "))
 	case service.LedShards < service.Shards:

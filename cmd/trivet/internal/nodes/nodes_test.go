@@ -145,7 +145,7 @@ func TestNodes_Transcripts(t *testing.T) {
 		{name: "partial-unhealthy", gateway: &commandtest.Gateway{Nodes: everyHealth(), Missing: missing()}, where: pipe, code: exit.Findings},
 		{name: "one", gateway: everything, where: pipe, args: []string{"node-1"}, code: exit.OK},
 		{name: "one-unhealthy", gateway: everything, where: pipe, args: []string{"nodes/node-7.example.com"}, code: exit.Findings},
-		{name: "not-found", gateway: everything, where: pipe, args: []string{"node-8"}, code: exit.Undetermined},
+		{name: "not-found", gateway: everything, where: pipe, args: []string{"node-8"}, code: exit.Findings},
 		{name: "loop-disabled", gateway: &commandtest.Gateway{Err: disabled}, where: pipe, code: exit.Undetermined},
 		{name: "control-characters", gateway: &commandtest.Gateway{Nodes: []*nodev1.NodeHealth{hostile}, Zones: normalZones()}, where: pipe, code: exit.OK},
 	}

@@ -87,6 +87,7 @@ Exit codes:
 			if err := exit.UsageError(append(problems, flags.validate(streams)...)...); err != nil {
 				return err
 			}
+			flags.Diff = flags.dryRun
 			return repairFindings(command.Context(), streams, &flags, names)
 		},
 	}
@@ -155,7 +156,7 @@ func createPlan(ctx context.Context, flags *client.Flags, names []string, dryRun
 }
 
 func newPlanCommand(streams printer.Streams) *cobra.Command {
-	flags := client.Flags{Timeout: callTimeout}
+	flags := client.Flags{Timeout: callTimeout, Diff: true}
 	var dryRun, all bool
 	command := &cobra.Command{
 		Use:   "plan NAME… | --all",

@@ -45,6 +45,7 @@ func (f *serviceFlags) parse(command *cobra.Command, args []string) error {
 
 func newPlanCommand(streams printer.Streams) *cobra.Command {
 	var flags serviceFlags
+	flags.Diff = true
 	command := &cobra.Command{
 		Use:   "plan NAMESPACE/NAME",
 		Short: "Show what would be written for a Service now, and why",

@@ -163,7 +163,7 @@ func TestSlices_Transcripts(t *testing.T) {
 		{name: "missing", slices: &commandtest.Gateway{Services: healthy(), Missing: missing()}, where: pipe, code: exit.Undetermined},
 		{name: "one", slices: all, where: pipe, args: []string{"web", "-n", "shop"}, code: exit.OK},
 		{name: "one-json", slices: &commandtest.Gateway{Services: []*slicev1.ServiceSlices{{Name: "namespaces/shop/serviceslices/web"}}}, where: pipe, args: []string{"shop/web", "-o", "json"}, code: exit.OK},
-		{name: "not-found", slices: absent, where: pipe, args: []string{"shop/none"}, code: exit.Undetermined},
+		{name: "not-found", slices: absent, where: pipe, args: []string{"shop/none"}, code: exit.Findings},
 		{name: "plan", slices: &commandtest.Gateway{SlicesPlan: incomplete}, where: pipe, args: []string{"plan", "shop/web"}, code: exit.Findings},
 		{name: "plan-wide", slices: &commandtest.Gateway{SlicesPlan: plan(planned, planned, planned)}, where: narrow, args: []string{"plan", "shop/web", "-o", "wide", "--color=never"}, code: exit.Findings},
 		{name: "plan-json", slices: &commandtest.Gateway{SlicesPlan: &metav1.Plan{Changes: plan(planned, planned, planned).Changes[:1]}}, where: pipe, args: []string{"plan", "shop/web", "-o", "json"}, code: exit.Findings},

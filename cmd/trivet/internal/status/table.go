@@ -127,11 +127,14 @@ func readiness(answer *statusv1.ReplicaStatus) printer.Cell {
 // loopSummary returns the number of loops in each state, the worst state first.
 func loopSummary(loops []*statusv1.Loop) string {
 	counts := map[statusv1.Loop_State]int{}
-	var dry []string
+	var dry, switched []string
 	for _, loop := range loops {
 		counts[loop.GetState()]++
 		if loop.GetMode() == metav1.Mode_MODE_SHADOW {
 			dry = append(dry, printer.Sanitize(loop.GetName()))
+		}
+		if loop.GetSwitchTime() != nil {
+			switched = append(switched, printer.Sanitize(loop.GetName()))
 		}
 	}
 	var parts []string
@@ -140,6 +143,9 @@ func loopSummary(loops []*statusv1.Loop) string {
 	}
 	if len(dry) > 0 {
 		parts = append(parts, "in dry run, writing nothing: "+strings.Join(dry, ", "))
+	}
+	if len(switched) > 0 {
+		parts = append(parts, "in --dry-run and switched on: "+strings.Join(switched, ", "))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }

@@ -88,7 +88,8 @@ type HeartbeatServiceClient interface {
 	// The end of a stream ends no lease.
 	// Ordering: messages are taken in order.
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream;
-	// 64 KiB for a message of a caller that has one holder of each class.
+	// 64 KiB for a message of a caller that has one holder of each class. Two conditions in each of
+	// 10,000 reports fit; a message with many more needs too much memory (MESSAGE_TOO_LARGE).
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
 	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
@@ -216,7 +217,8 @@ type HeartbeatServiceServer interface {
 	// The end of a stream ends no lease.
 	// Ordering: messages are taken in order.
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream;
-	// 64 KiB for a message of a caller that has one holder of each class.
+	// 64 KiB for a message of a caller that has one holder of each class. Two conditions in each of
+	// 10,000 reports fit; a message with many more needs too much memory (MESSAGE_TOO_LARGE).
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
 	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this

@@ -317,6 +317,7 @@ const (
 	SliceChangeReason_SLICE_CHANGE_REASON_NOT_OWNED           SliceChangeReason = 9
 	SliceChangeReason_SLICE_CHANGE_REASON_SELECTOR_GONE       SliceChangeReason = 10
 	SliceChangeReason_SLICE_CHANGE_REASON_COMPACTED           SliceChangeReason = 11
+	SliceChangeReason_SLICE_CHANGE_REASON_REPEATED            SliceChangeReason = 12
 	SliceChangeReason_SLICE_CHANGE_REASON_NOT_MIRRORED        SliceChangeReason = 7200
 	SliceChangeReason_SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED SliceChangeReason = 7201
 	SliceChangeReason_SLICE_CHANGE_REASON_OWNER_CHANGED       SliceChangeReason = 7202
@@ -337,6 +338,7 @@ var (
 		9:    "SLICE_CHANGE_REASON_NOT_OWNED",
 		10:   "SLICE_CHANGE_REASON_SELECTOR_GONE",
 		11:   "SLICE_CHANGE_REASON_COMPACTED",
+		12:   "SLICE_CHANGE_REASON_REPEATED",
 		7200: "SLICE_CHANGE_REASON_NOT_MIRRORED",
 		7201: "SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED",
 		7202: "SLICE_CHANGE_REASON_OWNER_CHANGED",
@@ -354,6 +356,7 @@ var (
 		"SLICE_CHANGE_REASON_NOT_OWNED":           9,
 		"SLICE_CHANGE_REASON_SELECTOR_GONE":       10,
 		"SLICE_CHANGE_REASON_COMPACTED":           11,
+		"SLICE_CHANGE_REASON_REPEATED":            12,
 		"SLICE_CHANGE_REASON_NOT_MIRRORED":        7200,
 		"SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED": 7201,
 		"SLICE_CHANGE_REASON_OWNER_CHANGED":       7202,
@@ -647,7 +650,7 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"!REPAIR_CHANGE_REASON_WRONG_LABELS\x10\x03\x1a_\xc2\xf3\x18[25The Service's IPAddress lacks the allocator's labels.J\"The labels are corrected in place.\x12\x96\x01\n" +
 	"\x1bREPAIR_CHANGE_REASON_LEAKED\x10\x04\x1au\xc2\xf3\x18q2@Nothing has used the address or port for the whole grace period.J-The bit is cleared, or the IPAddress deleted.\x12\x8b\x01\n" +
 	"\x1bREPAIR_CHANGE_REASON_ORPHAN\x10\x05\x1aj\xc2\xf3\x18f2IThe Service of an IPAddress does not exist, and nothing uses the address.J\x19The IPAddress is deleted.\x1a\xa2\x01\xc2\xf3\x18\x9d\x01\n" +
-	"\x06reason\x12\x92\x01\x12\x1dReasons of what repairs write\x1aqEach change of a repair has one. [findings](findings/README.md) explains the findings, with a page for each code.*\xcd\x11\n" +
+	"\x06reason\x12\x92\x01\x12\x1dReasons of what repairs write\x1aqEach change of a repair has one. [findings](findings/README.md) explains the findings, with a page for each code.*\xd5\x13\n" +
 	"\x11SliceChangeReason\x12#\n" +
 	"\x1fSLICE_CHANGE_REASON_UNSPECIFIED\x10\x00\x12p\n" +
 	"!SLICE_CHANGE_REASON_NEW_ENDPOINTS\x10\x01\x1aI\xc2\xf3\x18E2.Endpoints do not fit into the existing slices.J\x13A slice is created.\x12^\n" +
@@ -660,12 +663,13 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x1fSLICE_CHANGE_REASON_FAMILY_GONE\x10\b\x1aU\xc2\xf3\x18Q28The Service no longer has the address family of a slice.J\x15The slice is deleted.\x12\x99\x01\n" +
 	"\x1dSLICE_CHANGE_REASON_NOT_OWNED\x10\t\x1av\xc2\xf3\x18r2YA slice has Trivet's label but belongs to no Service, as after its Service was recreated.J\x15The slice is deleted.\x12\xa3\x01\n" +
 	"!SLICE_CHANGE_REASON_SELECTOR_GONE\x10\n" +
-	"\x1a|\xc2\xf3\x18x2]The Service lost its selector or became an ExternalName, and `--cleanup-selectorless` is set.J\x17Its slices are deleted.\x12\xf4\x01\n" +
-	"\x1dSLICE_CHANGE_REASON_COMPACTED\x10\v\x1a\xd0\x01\xc2\xf3\x18\xcb\x012\x80\x01The endpoints of a slice fit into another slice that is written anyway, or, when the Service does not change, into fewer slices.JFThe endpoints are moved; once they have arrived, the slice is deleted.\x12\xab\x02\n" +
+	"\x1a|\xc2\xf3\x18x2]The Service lost its selector or became an ExternalName, and `--cleanup-selectorless` is set.J\x17Its slices are deleted.\x12\x8a\x02\n" +
+	"\x1dSLICE_CHANGE_REASON_COMPACTED\x10\v\x1a\xe6\x01\xc2\xf3\x18\xe1\x012\x96\x01The Service does not change, `--compaction=idle` is set, and its endpoints fit into fewer slices. Or a mirrored slice is more than its addresses need.JFThe endpoints are moved; once they have arrived, the slice is deleted.\x12\xef\x01\n" +
+	"\x1cSLICE_CHANGE_REASON_REPEATED\x10\f\x1a\xcc\x01\xc2\xf3\x18\xc7\x012\x8a\x01The slice took endpoints from another slice, which has lost them by now. Clients that look at each slice alone may have lost them with it.J8The slice is written once more, with the same endpoints.\x12\xab\x02\n" +
 	" SLICE_CHANGE_REASON_NOT_MIRRORED\x10\xa08\x1a\x83\x02\xc2\xf3\x18\xfe\x012\xdb\x01The slice has no Endpoints object to mirror: there is none or no Service of its name, the Service has a selector, or the label `endpointslice.kubernetes.io/skip-mirror` or the annotation of a leader election forbids it.J\x1eThe mirrored slice is deleted.\x12\xbb\x01\n" +
 	"'SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED\x10\xa18\x1a\x8c\x01\xc2\xf3\x18\x87\x012SOnly the annotations of a mirrored slice differ from those of the Endpoints object.J0The slice is rewritten, with the same endpoints.\x12\xba\x01\n" +
 	"!SLICE_CHANGE_REASON_OWNER_CHANGED\x10\xa28\x1a\x91\x01\xc2\xf3\x18\x8c\x012bA mirrored slice is not owned by the Endpoints object, for example because that was created again.J&The slice is rewritten with its owner.\x1a0\xc2\xf3\x18,\n" +
-	"\x06reason\x12\"\x12 Reasons of what slicesvc changes*\x9a\a\n" +
+	"\x06reason\x12\"\x12 Reasons of what slicesvc changes*\xd0\a\n" +
 	"\vSyncTrigger\x12\x1c\n" +
 	"\x18SYNC_TRIGGER_UNSPECIFIED\x10\x00\x12A\n" +
 	"\x11SYNC_TRIGGER_TERM\x10\x01\x1a*\xc2\xf3\x18&2$A term of the Service's shard began.\x124\n" +
@@ -675,8 +679,8 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x12SYNC_TRIGGER_SLICE\x10\x05\x1a=\xc2\xf3\x18927Another writer wrote or deleted a slice of the Service.\x12F\n" +
 	"\x15SYNC_TRIGGER_CONFLICT\x10\x06\x1a+\xc2\xf3\x18'2%A slice changed while it was written.\x127\n" +
 	"\x12SYNC_TRIGGER_RETRY\x10\a\x1a\x1f\xc2\xf3\x18\x1b2\x19The previous sync failed.\x12R\n" +
-	"\x14SYNC_TRIGGER_REQUEST\x10\b\x1a8\xc2\xf3\x18422A request asked for it: `trivet slices reconcile`.\x12\\\n" +
-	"\x17SYNC_TRIGGER_COMPACTION\x10\t\x1a?\xc2\xf3\x18;29The Service did not change, and its slices can be merged.\x12Q\n" +
+	"\x14SYNC_TRIGGER_REQUEST\x10\b\x1a8\xc2\xf3\x18422A request asked for it: `trivet slices reconcile`.\x12\x91\x01\n" +
+	"\x17SYNC_TRIGGER_COMPACTION\x10\t\x1at\xc2\xf3\x18p2nThe Service did not change, and its slices can be merged, or a slice that took endpoints is written once more.\x12Q\n" +
 	"\x16SYNC_TRIGGER_ENDPOINTS\x10\xa08\x1a4\xc2\xf3\x1802.The Endpoints object that is mirrored changed.\x1af\xc2\xf3\x18b\n" +
 	"\atrigger\x12W\x12\x11Triggers of syncs\x1aBThe trigger of a sync is its cause; of several causes, the oldest.*\x90\x06\n" +
 	"\x0eEvictionReason\x12\x1f\n" +
@@ -685,10 +689,10 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x16DeletionByTaintManager*$condition `DisruptionTarget`, `True`2\xac\x01The Pod is about to be deleted, because its node has a NoExecute taint that it does not tolerate, or no longer. The message names the taint. A finished Pod does not get it.\x12\x99\x02\n" +
 	"&EVICTION_REASON_TAINT_MANAGER_EVICTION\x10\x02\x1a\xec\x01\xc2\xf3\x18\xe7\x01\n" +
 	"\x14TaintManagerEviction*/Event, `Normal`, of `taint-eviction-controller`2\x9d\x01\"deleted from node …\": the Pod was deleted for the named taint. \"may stay on node …\": the eviction was cancelled, because the taint is gone or tolerated.\x1a\x9b\x01\xc2\xf3\x18\x96\x01\n" +
-	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.*\xb0\x11\n" +
+	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.*\xc1\x11\n" +
 	"\x10DifferenceReason\x12!\n" +
-	"\x1dDIFFERENCE_REASON_UNSPECIFIED\x10\x00\x12\x90\x02\n" +
-	")DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE\x10\xd0A\x1a\xdf\x01\xc2\xf3\x18\xda\x012\x89\x01The same endpoints lie in other slices, or in more slices than are needed. slicesvc fills and merges slices in another way than upstream.JLslicesvc rewrites the slices after the switch, without a change for clients.\x12\x91\x02\n" +
+	"\x1dDIFFERENCE_REASON_UNSPECIFIED\x10\x00\x12\xa1\x02\n" +
+	")DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE\x10\xd0A\x1a\xf0\x01\xc2\xf3\x18\xeb\x012~The same endpoints lie in other slices, or in more slices than are needed. slicesvc fills slices in another way than upstream.Jislicesvc leaves the endpoints in their slices after the switch, unless it compacts (`--compaction=idle`).\x12\x91\x02\n" +
 	"+DIFFERENCE_REASON_HINTS_ALLOCATED_OTHERWISE\x10\xd1A\x1a\xde\x01\xc2\xf3\x18\xd9\x012\xa5\x01Only hints differ, and the Service has the annotation `service.kubernetes.io/topology-mode: Auto`. Which endpoints serve a zone depends on earlier allocations there.J/slicesvc writes its own hints after the switch.\x12\xba\x01\n" +
 	"%DIFFERENCE_REASON_SELECTOR_CLEANED_UP\x10\xd2A\x1a\x8d\x01\xc2\xf3\x18\x88\x012]`--cleanup-selectorless` deletes slices that upstream leaves to a Service without a selector.J'slicesvc deletes them after the switch.\x12\xad\x01\n" +
 	" DIFFERENCE_REASON_MIRROR_SPILLED\x10\xd3A\x1a\x85\x01\xc2\xf3\x18\x80\x012L`--mirroring-spill` mirrors addresses above the limit, which upstream drops.J0slicesvc writes further slices after the switch.\x12\xd1\x01\n" +

@@ -90,6 +90,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT  ErrorReason = 401
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE         ErrorReason = 402
 	ErrorReason_ERROR_REASON_LOOP_DRY_RUN              ErrorReason = 8400
+	ErrorReason_ERROR_REASON_LOOP_NOT_IN_DRY_RUN       ErrorReason = 8401
 	ErrorReason_ERROR_REASON_MALFORMED_MESSAGE         ErrorReason = 9300
 )
 
@@ -158,6 +159,7 @@ var (
 		401:  "ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT",
 		402:  "ERROR_REASON_MESSAGE_TOO_LARGE",
 		8400: "ERROR_REASON_LOOP_DRY_RUN",
+		8401: "ERROR_REASON_LOOP_NOT_IN_DRY_RUN",
 		9300: "ERROR_REASON_MALFORMED_MESSAGE",
 	}
 	ErrorReason_value = map[string]int32{
@@ -223,6 +225,7 @@ var (
 		"ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT":  401,
 		"ERROR_REASON_MESSAGE_TOO_LARGE":         402,
 		"ERROR_REASON_LOOP_DRY_RUN":              8400,
+		"ERROR_REASON_LOOP_NOT_IN_DRY_RUN":       8401,
 		"ERROR_REASON_MALFORMED_MESSAGE":         9300,
 	}
 )
@@ -258,7 +261,7 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xa5Z\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xfb[\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -327,7 +330,8 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x1bERROR_REASON_TOO_MANY_CALLS\x10\x90\x03\x1a\x96\x01\xc2\xf3\x18\x91\x01\x12\x05every\x18\b2RThe caller makes more calls of a method per second than the quota of one identity.@\x01R0Retry after the pause; watch instead of polling.\x12\xca\x01\n" +
 	"%ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT\x10\x91\x03\x1a\x9d\x01\xc2\xf3\x18\x98\x01\x12\x05every\x18\b2ZThe caller has more calls or streams of a method in flight than the quota of one identity.@\x01R/End a call or stream, or retry after the pause.\x12y\n" +
 	"\x1eERROR_REASON_MESSAGE_TOO_LARGE\x10\x92\x03\x1aT\xc2\xf3\x18P\x12\x05every\x18\b2*A request is larger than its method takes.@\x02R\x17Send a smaller request.\x12\xb3\x01\n" +
-	"\x19ERROR_REASON_LOOP_DRY_RUN\x10\xd0A\x1a\x92\x01\xc2\xf3\x18\x8d\x01\x12\bslicesvc\x18\t2FA loop of slicesvc runs with `--dry-run`: it plans and writes nothing.@\x02R5Read the plan, or start slicesvc without `--dry-run`.\x12\xce\x01\n" +
+	"\x19ERROR_REASON_LOOP_DRY_RUN\x10\xd0A\x1a\x92\x01\xc2\xf3\x18\x8d\x01\x12\bslicesvc\x18\t2FA loop of slicesvc runs with `--dry-run`: it plans and writes nothing.@\x02R5Read the plan, or start slicesvc without `--dry-run`.\x12\xd3\x01\n" +
+	" ERROR_REASON_LOOP_NOT_IN_DRY_RUN\x10\xd1A\x1a\xab\x01\xc2\xf3\x18\xa6\x01\x12\x05every\x18\t2cA loop that is to be switched is not in `--dry-run` of the service, so that its flags alone decide.@\x02R4Name the loop in `--dry-run` of every replica first.\x12\xce\x01\n" +
 	"\x1eERROR_REASON_MALFORMED_MESSAGE\x10\xd4H\x1a\xa8\x01\xc2\xf3\x18\xa3\x01\x12\x05every\x18\x032UThe bytes of a request are not the message of the method, or text in it is not UTF-8.@\x02R?Correct the client; the message names the field if it is known.\x1a\xcc\x05\xc2\xf3\x18\xc7\x05\n" +
 	"\x06reason\x12\xe9\x02\n" +
 	"\x05every\x12\x17Errors of every service\"\xc6\x02gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for a message whose compression is broken, UNIMPLEMENTED for an unknown compression. The services of gRPC itself, such as health checks, have the name of the code as the reason.\x12\x1e\n" +

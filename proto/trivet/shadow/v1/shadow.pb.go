@@ -5,7 +5,7 @@
 // source: trivet/shadow/v1/shadow.proto
 
 // Package trivet.shadow.v1 lists what loops in dry run would write differently from the programs that
-// do their work now.
+// do their work now, and switches such a loop on when it takes that work over.
 
 package shadowv1
 
@@ -101,7 +101,144 @@ func (x Difference_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Difference_Kind.Descriptor instead.
 func (Difference_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{2, 0}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{4, 0}
+}
+
+// SwitchLoopRequest names a loop in dry run.
+type SwitchLoopRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "loops/{loop}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// The service that runs the loop, for example "slicesvc".
+	Service string `protobuf:"bytes,2,opt,name=service" json:"service,omitempty"`
+	// Whether the loop writes.
+	Writes bool `protobuf:"varint,3,opt,name=writes" json:"writes,omitempty"`
+	// Check everything and change nothing.
+	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchLoopRequest) Reset() {
+	*x = SwitchLoopRequest{}
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchLoopRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchLoopRequest) ProtoMessage() {}
+
+func (x *SwitchLoopRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchLoopRequest.ProtoReflect.Descriptor instead.
+func (*SwitchLoopRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SwitchLoopRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SwitchLoopRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *SwitchLoopRequest) GetWrites() bool {
+	if x != nil {
+		return x.Writes
+	}
+	return false
+}
+
+func (x *SwitchLoopRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// SwitchLoopResponse is the switch as it is stored.
+type SwitchLoopResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "loops/{loop}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Whether the loop writes.
+	Writes bool `protobuf:"varint,2,opt,name=writes" json:"writes,omitempty"`
+	// The replica that stored the switch.
+	Sources       []*v1.Source `protobuf:"bytes,3,rep,name=sources" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchLoopResponse) Reset() {
+	*x = SwitchLoopResponse{}
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchLoopResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchLoopResponse) ProtoMessage() {}
+
+func (x *SwitchLoopResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchLoopResponse.ProtoReflect.Descriptor instead.
+func (*SwitchLoopResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SwitchLoopResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SwitchLoopResponse) GetWrites() bool {
+	if x != nil {
+		return x.Writes
+	}
+	return false
+}
+
+func (x *SwitchLoopResponse) GetSources() []*v1.Source {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
 }
 
 // ListDifferencesRequest asks for the differences of some loops.
@@ -115,7 +252,7 @@ type ListDifferencesRequest struct {
 
 func (x *ListDifferencesRequest) Reset() {
 	*x = ListDifferencesRequest{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[0]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -127,7 +264,7 @@ func (x *ListDifferencesRequest) String() string {
 func (*ListDifferencesRequest) ProtoMessage() {}
 
 func (x *ListDifferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[0]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -140,7 +277,7 @@ func (x *ListDifferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDifferencesRequest.ProtoReflect.Descriptor instead.
 func (*ListDifferencesRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{0}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ListDifferencesRequest) GetLoops() []string {
@@ -167,7 +304,7 @@ type ListDifferencesResponse struct {
 
 func (x *ListDifferencesResponse) Reset() {
 	*x = ListDifferencesResponse{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[1]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +316,7 @@ func (x *ListDifferencesResponse) String() string {
 func (*ListDifferencesResponse) ProtoMessage() {}
 
 func (x *ListDifferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[1]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +329,7 @@ func (x *ListDifferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDifferencesResponse.ProtoReflect.Descriptor instead.
 func (*ListDifferencesResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{1}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListDifferencesResponse) GetDifferences() []*Difference {
@@ -261,7 +398,7 @@ type Difference struct {
 
 func (x *Difference) Reset() {
 	*x = Difference{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[2]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +410,7 @@ func (x *Difference) String() string {
 func (*Difference) ProtoMessage() {}
 
 func (x *Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[2]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +423,7 @@ func (x *Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Difference.ProtoReflect.Descriptor instead.
 func (*Difference) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{2}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Difference) GetName() string {
@@ -417,7 +554,7 @@ type Comparison struct {
 
 func (x *Comparison) Reset() {
 	*x = Comparison{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[3]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +566,7 @@ func (x *Comparison) String() string {
 func (*Comparison) ProtoMessage() {}
 
 func (x *Comparison) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[3]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +579,7 @@ func (x *Comparison) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Comparison.ProtoReflect.Descriptor instead.
 func (*Comparison) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{3}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Comparison) GetLoop() string {
@@ -551,7 +688,7 @@ type KindCount struct {
 
 func (x *KindCount) Reset() {
 	*x = KindCount{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[4]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +700,7 @@ func (x *KindCount) String() string {
 func (*KindCount) ProtoMessage() {}
 
 func (x *KindCount) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[4]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +713,7 @@ func (x *KindCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
 func (*KindCount) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{4}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *KindCount) GetKind() Difference_Kind {
@@ -617,7 +754,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[5]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +766,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[5]
+	mi := &file_trivet_shadow_v1_shadow_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +779,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{5}
+	return file_trivet_shadow_v1_shadow_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Verdict) GetNode() string {
@@ -677,7 +814,16 @@ var File_trivet_shadow_v1_shadow_proto protoreflect.FileDescriptor
 
 const file_trivet_shadow_v1_shadow_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtrivet/shadow/v1/shadow.proto\x12\x10trivet.shadow.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x19trivet/meta/v1/plan.proto\x1a\x1btrivet/meta/v1/source.proto\">\n" +
+	"\x1dtrivet/shadow/v1/shadow.proto\x12\x10trivet.shadow.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x19trivet/meta/v1/plan.proto\x1a\x1btrivet/meta/v1/source.proto\"\xa9\x01\n" +
+	"\x11SwitchLoopRequest\x12/\n" +
+	"\x04name\x18\x01 \x01(\tB\x1b\xe0A\x02\xbaH\x15r\x13\x18E2\x0f^loops/[-a-z]+$R\x04name\x12&\n" +
+	"\aservice\x18\x02 \x01(\tB\f\xe0A\x02\xbaH\x06r\x04\x10\x01\x18?R\aservice\x12\x16\n" +
+	"\x06writes\x18\x03 \x01(\bR\x06writes\x12#\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\"r\n" +
+	"\x12SwitchLoopResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06writes\x18\x02 \x01(\bR\x06writes\x120\n" +
+	"\asources\x18\x03 \x03(\v2\x16.trivet.meta.v1.SourceR\asources\">\n" +
 	"\x16ListDifferencesRequest\x12$\n" +
 	"\x05loops\x18\x01 \x03(\tB\x0e\xbaH\v\x92\x01\b\x10\x10\"\x04r\x02\x18?R\x05loops\"\x82\x02\n" +
 	"\x17ListDifferencesResponse\x12>\n" +
@@ -742,11 +888,15 @@ const file_trivet_shadow_v1_shadow_proto_rawDesc = "" +
 	"\vtrivet_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"trivetTime\x12?\n" +
 	"\rupstream_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fupstreamTime\x12-\n" +
-	"\x04lead\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04lead2\xaa\x01\n" +
+	"\x04lead\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04lead2\xc5\x02\n" +
 	"\rShadowService\x12\x98\x01\n" +
 	"\x0fListDifferences\x12(.trivet.shadow.v1.ListDifferencesRequest\x1a).trivet.shadow.v1.ListDifferencesResponse\"0\xb2\xa4$\x15\n" +
 	"\x13\n" +
-	"\x04list\x12\vdifferences\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/differencesBCZ<github.com/trivet-dev/trivet/proto/trivet/shadow/v1;shadowv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x04list\x12\vdifferences\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/differences\x12\x98\x01\n" +
+	"\n" +
+	"SwitchLoop\x12#.trivet.shadow.v1.SwitchLoopRequest\x1a$.trivet.shadow.v1.SwitchLoopResponse\"?\xb2\xa4$\x17\n" +
+	"\x15\n" +
+	"\x06update\x12\x05loops\x1a\x04name\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/{name=loops/*}:switchBCZ<github.com/trivet-dev/trivet/proto/trivet/shadow/v1;shadowv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_shadow_v1_shadow_proto_rawDescOnce sync.Once
@@ -761,47 +911,52 @@ func file_trivet_shadow_v1_shadow_proto_rawDescGZIP() []byte {
 }
 
 var file_trivet_shadow_v1_shadow_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_trivet_shadow_v1_shadow_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_trivet_shadow_v1_shadow_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_trivet_shadow_v1_shadow_proto_goTypes = []any{
 	(Difference_Kind)(0),            // 0: trivet.shadow.v1.Difference.Kind
-	(*ListDifferencesRequest)(nil),  // 1: trivet.shadow.v1.ListDifferencesRequest
-	(*ListDifferencesResponse)(nil), // 2: trivet.shadow.v1.ListDifferencesResponse
-	(*Difference)(nil),              // 3: trivet.shadow.v1.Difference
-	(*Comparison)(nil),              // 4: trivet.shadow.v1.Comparison
-	(*KindCount)(nil),               // 5: trivet.shadow.v1.KindCount
-	(*Verdict)(nil),                 // 6: trivet.shadow.v1.Verdict
-	(*v1.Source)(nil),               // 7: trivet.meta.v1.Source
-	(*v1.MissingPart)(nil),          // 8: trivet.meta.v1.MissingPart
-	(*v1.ObjectReference)(nil),      // 9: trivet.meta.v1.ObjectReference
-	(*v1.FieldChange)(nil),          // 10: trivet.meta.v1.FieldChange
-	(*timestamppb.Timestamp)(nil),   // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 12: google.protobuf.Duration
+	(*SwitchLoopRequest)(nil),       // 1: trivet.shadow.v1.SwitchLoopRequest
+	(*SwitchLoopResponse)(nil),      // 2: trivet.shadow.v1.SwitchLoopResponse
+	(*ListDifferencesRequest)(nil),  // 3: trivet.shadow.v1.ListDifferencesRequest
+	(*ListDifferencesResponse)(nil), // 4: trivet.shadow.v1.ListDifferencesResponse
+	(*Difference)(nil),              // 5: trivet.shadow.v1.Difference
+	(*Comparison)(nil),              // 6: trivet.shadow.v1.Comparison
+	(*KindCount)(nil),               // 7: trivet.shadow.v1.KindCount
+	(*Verdict)(nil),                 // 8: trivet.shadow.v1.Verdict
+	(*v1.Source)(nil),               // 9: trivet.meta.v1.Source
+	(*v1.MissingPart)(nil),          // 10: trivet.meta.v1.MissingPart
+	(*v1.ObjectReference)(nil),      // 11: trivet.meta.v1.ObjectReference
+	(*v1.FieldChange)(nil),          // 12: trivet.meta.v1.FieldChange
+	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 14: google.protobuf.Duration
 }
 var file_trivet_shadow_v1_shadow_proto_depIdxs = []int32{
-	3,  // 0: trivet.shadow.v1.ListDifferencesResponse.differences:type_name -> trivet.shadow.v1.Difference
-	4,  // 1: trivet.shadow.v1.ListDifferencesResponse.comparisons:type_name -> trivet.shadow.v1.Comparison
-	7,  // 2: trivet.shadow.v1.ListDifferencesResponse.sources:type_name -> trivet.meta.v1.Source
-	8,  // 3: trivet.shadow.v1.ListDifferencesResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	0,  // 4: trivet.shadow.v1.Difference.kind:type_name -> trivet.shadow.v1.Difference.Kind
-	9,  // 5: trivet.shadow.v1.Difference.object:type_name -> trivet.meta.v1.ObjectReference
-	10, // 6: trivet.shadow.v1.Difference.field_changes:type_name -> trivet.meta.v1.FieldChange
-	11, // 7: trivet.shadow.v1.Difference.since_time:type_name -> google.protobuf.Timestamp
-	5,  // 8: trivet.shadow.v1.Comparison.counts:type_name -> trivet.shadow.v1.KindCount
-	12, // 9: trivet.shadow.v1.Comparison.settle_duration:type_name -> google.protobuf.Duration
-	11, // 10: trivet.shadow.v1.Comparison.since_time:type_name -> google.protobuf.Timestamp
-	11, // 11: trivet.shadow.v1.Comparison.pass_time:type_name -> google.protobuf.Timestamp
-	6,  // 12: trivet.shadow.v1.Comparison.verdicts:type_name -> trivet.shadow.v1.Verdict
-	0,  // 13: trivet.shadow.v1.KindCount.kind:type_name -> trivet.shadow.v1.Difference.Kind
-	11, // 14: trivet.shadow.v1.Verdict.trivet_time:type_name -> google.protobuf.Timestamp
-	11, // 15: trivet.shadow.v1.Verdict.upstream_time:type_name -> google.protobuf.Timestamp
-	12, // 16: trivet.shadow.v1.Verdict.lead:type_name -> google.protobuf.Duration
-	1,  // 17: trivet.shadow.v1.ShadowService.ListDifferences:input_type -> trivet.shadow.v1.ListDifferencesRequest
-	2,  // 18: trivet.shadow.v1.ShadowService.ListDifferences:output_type -> trivet.shadow.v1.ListDifferencesResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 0: trivet.shadow.v1.SwitchLoopResponse.sources:type_name -> trivet.meta.v1.Source
+	5,  // 1: trivet.shadow.v1.ListDifferencesResponse.differences:type_name -> trivet.shadow.v1.Difference
+	6,  // 2: trivet.shadow.v1.ListDifferencesResponse.comparisons:type_name -> trivet.shadow.v1.Comparison
+	9,  // 3: trivet.shadow.v1.ListDifferencesResponse.sources:type_name -> trivet.meta.v1.Source
+	10, // 4: trivet.shadow.v1.ListDifferencesResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	0,  // 5: trivet.shadow.v1.Difference.kind:type_name -> trivet.shadow.v1.Difference.Kind
+	11, // 6: trivet.shadow.v1.Difference.object:type_name -> trivet.meta.v1.ObjectReference
+	12, // 7: trivet.shadow.v1.Difference.field_changes:type_name -> trivet.meta.v1.FieldChange
+	13, // 8: trivet.shadow.v1.Difference.since_time:type_name -> google.protobuf.Timestamp
+	7,  // 9: trivet.shadow.v1.Comparison.counts:type_name -> trivet.shadow.v1.KindCount
+	14, // 10: trivet.shadow.v1.Comparison.settle_duration:type_name -> google.protobuf.Duration
+	13, // 11: trivet.shadow.v1.Comparison.since_time:type_name -> google.protobuf.Timestamp
+	13, // 12: trivet.shadow.v1.Comparison.pass_time:type_name -> google.protobuf.Timestamp
+	8,  // 13: trivet.shadow.v1.Comparison.verdicts:type_name -> trivet.shadow.v1.Verdict
+	0,  // 14: trivet.shadow.v1.KindCount.kind:type_name -> trivet.shadow.v1.Difference.Kind
+	13, // 15: trivet.shadow.v1.Verdict.trivet_time:type_name -> google.protobuf.Timestamp
+	13, // 16: trivet.shadow.v1.Verdict.upstream_time:type_name -> google.protobuf.Timestamp
+	14, // 17: trivet.shadow.v1.Verdict.lead:type_name -> google.protobuf.Duration
+	3,  // 18: trivet.shadow.v1.ShadowService.ListDifferences:input_type -> trivet.shadow.v1.ListDifferencesRequest
+	1,  // 19: trivet.shadow.v1.ShadowService.SwitchLoop:input_type -> trivet.shadow.v1.SwitchLoopRequest
+	4,  // 20: trivet.shadow.v1.ShadowService.ListDifferences:output_type -> trivet.shadow.v1.ListDifferencesResponse
+	2,  // 21: trivet.shadow.v1.ShadowService.SwitchLoop:output_type -> trivet.shadow.v1.SwitchLoopResponse
+	20, // [20:22] is the sub-list for method output_type
+	18, // [18:20] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_trivet_shadow_v1_shadow_proto_init() }
@@ -815,7 +970,7 @@ func file_trivet_shadow_v1_shadow_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_shadow_v1_shadow_proto_rawDesc), len(file_trivet_shadow_v1_shadow_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -5,7 +5,7 @@
 // source: trivet/shadow/v1/shadow.proto
 
 // Package trivet.shadow.v1 lists what loops in dry run would write differently from the programs that
-// do their work now.
+// do their work now, and switches such a loop on when it takes that work over.
 
 package shadowv1
 
@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ShadowService_ListDifferences_FullMethodName = "/trivet.shadow.v1.ShadowService/ListDifferences"
+	ShadowService_SwitchLoop_FullMethodName      = "/trivet.shadow.v1.ShadowService/SwitchLoop"
 )
 
 // ShadowServiceClient is the client API for ShadowService service.
@@ -44,6 +45,17 @@ type ShadowServiceClient interface {
 	// of all.
 	// Errors: UNAVAILABLE (SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	ListDifferences(ctx context.Context, in *ListDifferencesRequest, opts ...grpc.CallOption) (*ListDifferencesResponse, error)
+	// SwitchLoop makes a loop in dry run write in every replica of its service, or only plan again.
+	// It returns when the switch is stored. Each replica follows at once; its status says when what it
+	// wrote before has ended.
+	//
+	// Caller: people, by `trivet migrate`.
+	// Access: update loops.
+	// Leadership: none needed; the replica that stores the switch has a session with etcd.
+	// Idempotency: a repeated call changes nothing.
+	// Errors: FAILED_PRECONDITION (LOOP_NOT_IN_DRY_RUN); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
+	// REPLICAS_UNREACHABLE from the gateway).
+	SwitchLoop(ctx context.Context, in *SwitchLoopRequest, opts ...grpc.CallOption) (*SwitchLoopResponse, error)
 }
 
 type shadowServiceClient struct {
@@ -58,6 +70,16 @@ func (c *shadowServiceClient) ListDifferences(ctx context.Context, in *ListDiffe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListDifferencesResponse)
 	err := c.cc.Invoke(ctx, ShadowService_ListDifferences_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *shadowServiceClient) SwitchLoop(ctx context.Context, in *SwitchLoopRequest, opts ...grpc.CallOption) (*SwitchLoopResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SwitchLoopResponse)
+	err := c.cc.Invoke(ctx, ShadowService_SwitchLoop_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +105,17 @@ type ShadowServiceServer interface {
 	// of all.
 	// Errors: UNAVAILABLE (SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	ListDifferences(context.Context, *ListDifferencesRequest) (*ListDifferencesResponse, error)
+	// SwitchLoop makes a loop in dry run write in every replica of its service, or only plan again.
+	// It returns when the switch is stored. Each replica follows at once; its status says when what it
+	// wrote before has ended.
+	//
+	// Caller: people, by `trivet migrate`.
+	// Access: update loops.
+	// Leadership: none needed; the replica that stores the switch has a session with etcd.
+	// Idempotency: a repeated call changes nothing.
+	// Errors: FAILED_PRECONDITION (LOOP_NOT_IN_DRY_RUN); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
+	// REPLICAS_UNREACHABLE from the gateway).
+	SwitchLoop(context.Context, *SwitchLoopRequest) (*SwitchLoopResponse, error)
 	mustEmbedUnimplementedShadowServiceServer()
 }
 
@@ -95,6 +128,9 @@ type UnimplementedShadowServiceServer struct{}
 
 func (UnimplementedShadowServiceServer) ListDifferences(context.Context, *ListDifferencesRequest) (*ListDifferencesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDifferences not implemented")
+}
+func (UnimplementedShadowServiceServer) SwitchLoop(context.Context, *SwitchLoopRequest) (*SwitchLoopResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SwitchLoop not implemented")
 }
 func (UnimplementedShadowServiceServer) mustEmbedUnimplementedShadowServiceServer() {}
 func (UnimplementedShadowServiceServer) testEmbeddedByValue()                       {}
@@ -135,6 +171,24 @@ func _ShadowService_ListDifferences_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ShadowService_SwitchLoop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SwitchLoopRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ShadowServiceServer).SwitchLoop(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ShadowService_SwitchLoop_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ShadowServiceServer).SwitchLoop(ctx, req.(*SwitchLoopRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ShadowService_ServiceDesc is the grpc.ServiceDesc for ShadowService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -145,6 +199,10 @@ var ShadowService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListDifferences",
 			Handler:    _ShadowService_ListDifferences_Handler,
+		},
+		{
+			MethodName: "SwitchLoop",
+			Handler:    _ShadowService_SwitchLoop_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -802,7 +802,9 @@ type Loop struct {
 	// Finished passes since the start of the process.
 	RunCount int64 `protobuf:"varint,7,opt,name=run_count,json=runCount" json:"run_count,omitempty"`
 	// Passes that failed since the start of the process.
-	FailureCount  int64 `protobuf:"varint,8,opt,name=failure_count,json=failureCount" json:"failure_count,omitempty"`
+	FailureCount int64 `protobuf:"varint,8,opt,name=failure_count,json=failureCount" json:"failure_count,omitempty"`
+	// When it was switched on, if it is in --dry-run and writes; see ShadowService.SwitchLoop.
+	SwitchTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=switch_time,json=switchTime" json:"switch_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +893,13 @@ func (x *Loop) GetFailureCount() int64 {
 		return x.FailureCount
 	}
 	return 0
+}
+
+func (x *Loop) GetSwitchTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SwitchTime
+	}
+	return nil
 }
 
 // Dependency is something a process cannot do its work without.
@@ -1028,7 +1037,7 @@ const file_trivet_status_v1_status_proto_rawDesc = "" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x02\"\xe1\x03\n" +
+	"\x0eSTATE_DRAINING\x10\x02\"\x9e\x04\n" +
 	"\x04Loop\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.trivet.status.v1.Loop.StateR\x05state\x12(\n" +
@@ -1038,7 +1047,9 @@ const file_trivet_status_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x06 \x01(\tR\tlastError\x12\x1b\n" +
 	"\trun_count\x18\a \x01(\x03R\brunCount\x12#\n" +
-	"\rfailure_count\x18\b \x01(\x03R\ffailureCount\"~\n" +
+	"\rfailure_count\x18\b \x01(\x03R\ffailureCount\x12;\n" +
+	"\vswitch_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"switchTime\"~\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_DISABLED\x10\x01\x12\x11\n" +
@@ -1119,16 +1130,17 @@ var file_trivet_status_v1_status_proto_depIdxs = []int32{
 	18, // 18: trivet.status.v1.Loop.mode:type_name -> trivet.meta.v1.Mode
 	15, // 19: trivet.status.v1.Loop.last_run_time:type_name -> google.protobuf.Timestamp
 	15, // 20: trivet.status.v1.Loop.last_success_time:type_name -> google.protobuf.Timestamp
-	15, // 21: trivet.status.v1.Dependency.last_contact_time:type_name -> google.protobuf.Timestamp
-	2,  // 22: trivet.status.v1.StatusService.GetStatus:input_type -> trivet.status.v1.GetStatusRequest
-	6,  // 23: trivet.status.v1.StatusService.ListShards:input_type -> trivet.status.v1.ListShardsRequest
-	3,  // 24: trivet.status.v1.StatusService.GetStatus:output_type -> trivet.status.v1.GetStatusResponse
-	7,  // 25: trivet.status.v1.StatusService.ListShards:output_type -> trivet.status.v1.ListShardsResponse
-	24, // [24:26] is the sub-list for method output_type
-	22, // [22:24] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	15, // 21: trivet.status.v1.Loop.switch_time:type_name -> google.protobuf.Timestamp
+	15, // 22: trivet.status.v1.Dependency.last_contact_time:type_name -> google.protobuf.Timestamp
+	2,  // 23: trivet.status.v1.StatusService.GetStatus:input_type -> trivet.status.v1.GetStatusRequest
+	6,  // 24: trivet.status.v1.StatusService.ListShards:input_type -> trivet.status.v1.ListShardsRequest
+	3,  // 25: trivet.status.v1.StatusService.GetStatus:output_type -> trivet.status.v1.GetStatusResponse
+	7,  // 26: trivet.status.v1.StatusService.ListShards:output_type -> trivet.status.v1.ListShardsResponse
+	25, // [25:27] is the sub-list for method output_type
+	23, // [23:25] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_trivet_status_v1_status_proto_init() }

@@ -35,10 +35,6 @@ func TestIndex_AddressesInOrderGiveNothing(t *testing.T) {
 			IPAddresses: []allocation.IPAddress{object("2001:db8::ffff:ffff:ffff:ffff", "a")},
 		},
 		"headless": {Services: []allocation.Service{service("a", "None")}},
-		"an address written with zeros, as old clusters have it": {
-			Services:    []allocation.Service{service("a", "010.000.001.001")},
-			IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a")},
-		},
 		"a gateway's": {
 			IPAddresses: []allocation.IPAddress{with(object("10.0.1.9", "g"), func(a *allocation.IPAddress) {
 				a.ManagedBy = "gateways.example.com"
@@ -50,9 +46,8 @@ func TestIndex_AddressesInOrderGiveNothing(t *testing.T) {
 				a.ManagedBy, a.Parent = "", allocation.Parent{Group: "example.com", Resource: "things", Name: "g"}
 			})},
 		},
-		"an object that is being deleted": {
-			Services:    []allocation.Service{service("a", "10.0.1.1")},
-			IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "b"), func(a *allocation.IPAddress) { a.Deleting = true })},
+		"another manager's object that is being deleted": {
+			IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "b"), func(a *allocation.IPAddress) { a.Deleting, a.ManagedBy = true, "else" })},
 		},
 		"an ExternalName service that still names its address": {
 			Services: []allocation.Service{{
@@ -190,6 +185,24 @@ func TestIndex_AddressesThatAreWrong(t *testing.T) {
 			all:  objects{Services: []allocation.Service{service("a", "10.0.1.300"), service("b", "fe80::1%eth0")}},
 			want: []string{"invalid bar/a a:", "invalid bar/b b:"},
 		},
+		"addresses that kube-apiserver does not find by their texts": {
+			all: objects{
+				Services: []allocation.Service{
+					service("a", "010.000.001.001"), service("b", "2001:db8:0::10"), service("c", "::ffff:10.0.1.3"), service("d", "10.0.01.4"),
+				},
+				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a"), object("2001:db8::10", "b"), object("10.0.1.3", "c")},
+			},
+			want: []string{"invalid bar/a a:", "invalid bar/b b:", "invalid bar/c c:", "invalid bar/d d:", "not-allocated 10.0.1.4 d: create"},
+		},
+		"objects that finalizers keep": {
+			all: objects{
+				Services: []allocation.Service{service("a", "10.0.1.1"), service("b")},
+				IPAddresses: []allocation.IPAddress{
+					with(object("10.0.1.1", "b"), keep), with(object("10.0.1.2", "b"), keep), with(object("10.0.1.3", "gone"), keep),
+				},
+			},
+			want: []string{"leaked 10.0.1.2:", "leaked 10.0.1.3:", "not-allocated 10.0.1.1 a:"},
+		},
 		"an object with a name that is none": {
 			all:  objects{IPAddresses: []allocation.IPAddress{object("2001:DB8::1", "a"), object("010.0.0.1", "a")}},
 			want: []string{"unreadable 010.0.0.1:", "unreadable 2001:DB8::1:"},
@@ -202,6 +215,72 @@ func TestIndex_AddressesThatAreWrong(t *testing.T) {
 			runPasses(x, start)
 			expect(t, x, test.want...)
 		})
+	}
+}
+
+// keep deletes an object that a finalizer keeps.
+func keep(a *allocation.IPAddress) { a.Deleting, a.Finalizers = true, []string{"example.com/hold"} }
+
+// Most finalizers are gone in a moment, and a Service may change all the time.
+func TestIndex_KeptObjectIsReportedAfterAGracePeriodThatNoServiceRestarts(t *testing.T) {
+	x := load(addressSettings(), objects{
+		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{service("a", "10.0.1.1")},
+		IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "a"), keep)},
+	})
+	for second := range 80 {
+		now := start.Add(time.Duration(second) * time.Second)
+		x.PutService(service("a", "10.0.1.1"))
+		x.Compare(now)
+		x.Observe(now)
+		if second == 60 {
+			expect(t, x, "? not-allocated 10.0.1.1 a:")
+		}
+	}
+	expect(t, x, "not-allocated 10.0.1.1 a:")
+	const want = "service bar/a uses 10.0.1.1, and of its ipaddress: it is being deleted, and finalizers keep it: example.com/hold"
+	if got, _ := x.Finding("findings/not-allocated.ip-addresses.10.0.1.1"); got.Message != want || got.RepairMode() != allocation.RepairManual {
+		t.Errorf("finding is %+v, want %q", got, want)
+	}
+	x.DeleteIPAddress("10.0.1.1")
+	x.Compare(start.Add(2 * time.Minute))
+	x.Compare(start.Add(2*time.Minute + time.Second))
+	expect(t, x, "not-allocated 10.0.1.1 a: create")
+}
+
+// Both families, a range inside another one, a range that is not ready, and objects of others.
+func TestIndex_CountsWhatIsInsideTheRangesThatAreAllocatedFrom(t *testing.T) {
+	foreign := func(address string) allocation.IPAddress {
+		return with(object(address, "g"), func(a *allocation.IPAddress) {
+			a.ManagedBy, a.Parent = "else", allocation.Parent{Group: "example.com", Resource: "things", Name: "g"}
+		})
+	}
+	x := load(addressSettings(), objects{
+		CIDRs: []allocation.CIDR{
+			{Name: "kubernetes", Prefixes: []string{"10.0.0.0/24", "fd00::/112"}, Ready: true},
+			{Name: "inside", Prefixes: []string{"10.0.0.128/25"}, Ready: true},
+			{Name: "same", Prefixes: []string{"10.0.0.0/24"}, Ready: true},
+			{Name: "off", Prefixes: []string{"10.0.0.0/16", "10.2.0.0/30"}},
+		},
+		IPAddresses: []allocation.IPAddress{
+			object("10.0.0.1", "a"), object("10.0.0.200", "b"), object("fd00::1", "a"), object("10.2.0.1", "c"),
+			foreign("10.0.0.9"), foreign("192.168.0.1"), foreign("fd01::1"),
+		},
+	})
+	want := []allocation.RangeCount{
+		{Range: "10.0.0.0/24", Family: allocation.FamilyIPv4, Allocated: 3, Capacity: 254},
+		{Range: "fd00::/112", Family: allocation.FamilyIPv6, Allocated: 1, Capacity: 65535},
+	}
+	state := x.StoreStates()[0]
+	if diff := cmp.Diff(want, state.Counts); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+	if allocated, capacity := state.Total(); allocated != 4 || capacity != 65789 {
+		t.Errorf("total is %d of %d, want 4 of 65789", allocated, capacity)
+	}
+	x.PutCIDR(allocation.CIDR{Name: "off", Prefixes: []string{"10.0.0.0/16"}, Ready: true})
+	want[0] = allocation.RangeCount{Range: "10.0.0.0/16", Family: allocation.FamilyIPv4, Allocated: 3, Capacity: 65534}
+	if diff := cmp.Diff([]allocation.RangeCount{want[1], want[0]}, x.StoreStates()[0].Counts); diff != "" {
+		t.Errorf("counts once the outer range is ready (-want +got):\n%s", diff)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"math/big"
 	"math/bits"
 	"net/netip"
-	"strconv"
-	"strings"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // maxAllocatedBits bounds how many set bits are compared. No cluster has as many Services; a
@@ -79,6 +79,14 @@ func (p *parsedBitmap) parse(expected string) fault {
 
 func (p *parsedBitmap) comparable() bool { return p != nil && p.fault == (fault{}) }
 
+func (p *parsedBitmap) count() RangeCount {
+	count := RangeCount{Range: p.Range, Allocated: int64(p.allocated), Capacity: int64(p.bits.size)}
+	if p.Store != NodePorts {
+		count.Family = familyOf(p.bits.prefix.Addr())
+	}
+	return count
+}
+
 func (p *parsedBitmap) subject(offset int) subject {
 	if p.Store == NodePorts {
 		return subject{store: NodePorts, port: p.bits.port(offset)}
@@ -142,14 +150,24 @@ func parseRange(store Store, text string) (bitRange, error) {
 	return bitRange{prefix: prefix, size: addressBits(prefix)}, nil
 }
 
+// parsePortRange accepts the form that kube-apiserver stores. A range may begin with port 0, which
+// no Service uses.
 func parsePortRange(text string) (bitRange, error) {
-	from, to, _ := strings.Cut(text, "-")
-	first, err := strconv.ParseUint(from, 10, 16)
-	last, err2 := strconv.ParseUint(to, 10, 16)
-	if errors.Join(err, err2) != nil || first == 0 || last < first {
+	parsed, err := utilnet.ParsePortRange(text)
+	if err != nil || parsed.Size == 0 || parsed.String() != text {
 		return bitRange{}, fmt.Errorf("%w of ports: %q", errRange, clip(text))
 	}
-	return bitRange{first: int32(first), size: int(last-first) + 1}, nil
+	return bitRange{first: int32(parsed.Base), size: parsed.Size}, nil
+}
+
+// PortRange returns the stored text of a range of ports in any form that kube-apiserver's flag
+// takes. It is empty for an empty text, which stands for kube-apiserver's default.
+func PortRange(text string) (string, error) {
+	parsed, err := utilnet.ParsePortRange(text)
+	if err != nil {
+		return "", fmt.Errorf("%w of ports: %q", errRange, clip(text))
+	}
+	return parsed.String(), nil
 }
 
 // addressBits returns how many addresses a bitmap covers: of an IPv6 range only the first 65,535.

@@ -132,7 +132,8 @@ func TestIndex_FullRange(t *testing.T) {
 	runPasses(x, start)
 	expect(t, x, "range-full :")
 	want := allocation.StoreState{
-		Store: allocation.NodePorts, Present: true, Ranges: []string{"100-109"}, Allocated: 10, Capacity: 10, Services: 10,
+		Store: allocation.NodePorts, Present: true, Ranges: []string{"100-109"}, Services: 10,
+		Counts: []allocation.RangeCount{{Range: "100-109", Allocated: 10, Capacity: 10}},
 	}
 	if diff := cmp.Diff(want, x.StoreStates()[1]); diff != "" {
 		t.Errorf("state differs (-want +got):\n%s", diff)
@@ -197,6 +198,28 @@ func TestIndex_BesideObjectsAddressBitmapsReportOnlyBits(t *testing.T) {
 		"not-allocated 10.0.0.1 a b: set",
 		"out-of-range 172.16.0.1 d:",
 	)
+}
+
+// kube-apiserver takes each of these texts, and stores the range in one form.
+func TestPortRange_FormsThatKubeAPIServerTakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", " ": "", "30000-32767": "30000-32767", " 30000-32767 ": "30000-32767", "30000+2767": "30000-32767",
+		"30000": "30000-30000", "0-100": "0-100", "1-65535": "1-65535",
+	} {
+		if got, err := allocation.PortRange(text); got != want || err != nil {
+			t.Errorf("range %q is %q, %v, want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"32767-30000", "30000-", "-30000", "30000-70000", "30000+40000", "a-b", "1-2+3", "30000-32767,1", "-5+9"} {
+		if got, err := allocation.PortRange(text); err == nil {
+			t.Errorf("range %q is %q, want an error", text, got)
+		}
+	}
+	x := load(portSettings(), objects{
+		Services: []allocation.Service{nodePorts("a", 5)}, Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "0-9", 0, 7)},
+	})
+	runPasses(x, start)
+	expect(t, x, "leaked 7: clear", "not-allocated 5 a: set")
 }
 
 // A range that may belong to another cluster is not evidence of anything.

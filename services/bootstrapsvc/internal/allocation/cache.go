@@ -32,8 +32,11 @@ type addressEntry struct {
 
 // cidrPrefix is a prefix of a ServiceCIDR with the number of its allocated addresses.
 type cidrPrefix struct {
-	prefix    netip.Prefix
-	ready     bool
+	prefix netip.Prefix
+	ready  bool
+	// outermost reports that the prefix is ready and that no other ready one contains it. The
+	// outermost prefixes are disjoint and hold every address that can be allocated.
+	outermost bool
 	allocated int64
 }
 
@@ -120,10 +123,15 @@ func (c *cache) readCIDRs() {
 				c.unreadableCIDRs = append(c.unreadableCIDRs, name)
 				continue
 			}
-			c.addPrefix(cidrPrefix{prefix: prefix.Masked(), ready: cidr.Ready && !cidr.Deleting})
+			c.addPrefix(cidrPrefix{prefix: prefix.Masked(), ready: cidr.Ready})
 		}
 	}
 	c.unreadableCIDRs = slices.Compact(c.unreadableCIDRs)
+	for i, p := range c.prefixes {
+		c.prefixes[i].outermost = p.ready && !slices.ContainsFunc(c.prefixes, func(other cidrPrefix) bool {
+			return other.ready && other.prefix.Bits() < p.prefix.Bits() && other.prefix.Contains(p.prefix.Addr())
+		})
+	}
 	for address, found := range c.addresses {
 		if found.object != nil {
 			c.countAllocated(address, 1)
@@ -156,17 +164,30 @@ func (c *cache) inRange(address netip.Addr) (inside, known bool) {
 func (c *cache) isFull(family string) (bool, int64) {
 	var allocated int64
 	ready := false
-	for _, p := range c.prefixes {
-		if !p.ready || familyOf(p.prefix.Addr()) != family {
+	for _, one := range c.countPrefixes() {
+		if one.Family != family {
 			continue
 		}
-		if p.allocated < capacityOf(p.prefix) {
+		if one.Allocated < one.Capacity {
 			return false, 0
 		}
 		ready = true
-		allocated += p.allocated
+		allocated += one.Allocated
 	}
 	return ready, allocated
+}
+
+// countPrefixes counts each address that can be allocated in one prefix.
+func (c *cache) countPrefixes() []RangeCount {
+	var counts []RangeCount
+	for _, p := range c.prefixes {
+		if p.outermost {
+			counts = append(counts, RangeCount{
+				Range: p.prefix.String(), Family: familyOf(p.prefix.Addr()), Allocated: p.allocated, Capacity: capacityOf(p.prefix),
+			})
+		}
+	}
+	return counts
 }
 
 // StoreState describes one store.
@@ -176,13 +197,37 @@ type StoreState struct {
 	Present bool
 	// Ranges are the stored ranges, ordered.
 	Ranges []string
-	// Allocated and Capacity are counts. Capacity is at most the largest int64.
-	Allocated, Capacity int64
+	// Counts are of the ranges from which kube-apiserver allocates. No range lies in another one.
+	Counts []RangeCount
 	// Services is the number of Services in the index.
 	Services int64
 	// Problem says why the store cannot be compared. It is empty if it can.
 	Problem string
 }
+
+// RangeCount says how much of one range is allocated.
+type RangeCount struct {
+	// Range is the CIDR, or the range of ports.
+	Range string
+	// Family is FamilyIPv4 or FamilyIPv6, and empty for ports.
+	Family string
+	// Allocated is the number of allocations inside the range, whatever they are for. Capacity is
+	// at most the largest int64.
+	Allocated, Capacity int64
+}
+
+// Total returns how many addresses or ports of all ranges are allocated, and how many there are: at
+// most the largest int64.
+func (s StoreState) Total() (allocated, capacity int64) {
+	for _, one := range s.Counts {
+		allocated += one.Allocated
+		capacity = AddCapacity(capacity, one.Capacity)
+	}
+	return allocated, capacity
+}
+
+// AddCapacity adds two capacities, to at most the largest int64.
+func AddCapacity(a, b int64) int64 { return a + min(b, math.MaxInt64-a) }
 
 func (c *cache) state(store Store) StoreState {
 	state := StoreState{Store: store, Services: int64(len(c.services))}
@@ -191,7 +236,13 @@ func (c *cache) state(store Store) StoreState {
 	case !c.has(store):
 		return StoreState{Store: store}
 	case store == IPAddresses:
-		c.addAddressCounts(&state)
+		state.Present, state.Counts = true, c.countPrefixes()
+		for _, p := range c.prefixes {
+			state.Ranges = append(state.Ranges, p.prefix.String())
+		}
+		if len(c.prefixes) == 0 {
+			state.Problem = "no servicecidr is known"
+		}
 	case bitmap == nil:
 		state.Problem = "it has not been read yet"
 	case bitmap.fault.absent:
@@ -199,32 +250,14 @@ func (c *cache) state(store Store) StoreState {
 	default:
 		state.Present = !bitmap.Missing && bitmap.Unverified == ""
 		state.Problem = bitmap.fault.message
-		state.Allocated, state.Capacity = int64(bitmap.allocated), int64(bitmap.bits.size)
 		if bitmap.Range != "" {
 			state.Ranges = []string{clip(bitmap.Range)}
 		}
+		if bitmap.comparable() {
+			state.Counts = []RangeCount{bitmap.count()}
+		}
 	}
 	return state
-}
-
-func (c *cache) addAddressCounts(state *StoreState) {
-	state.Present = true
-	for _, found := range c.addresses {
-		if found.object != nil {
-			state.Allocated++
-		}
-	}
-	for _, p := range c.prefixes {
-		state.Ranges = append(state.Ranges, p.prefix.String())
-		if capacity := capacityOf(p.prefix); capacity > math.MaxInt64-state.Capacity {
-			state.Capacity = math.MaxInt64
-		} else {
-			state.Capacity += capacity
-		}
-	}
-	if len(c.prefixes) == 0 {
-		state.Problem = "no servicecidr is known"
-	}
 }
 
 // allocatable reports whether the allocator gives an address out of a prefix: neither the network's
@@ -251,5 +284,5 @@ func capacityOf(prefix netip.Prefix) int64 {
 }
 
 func sameCIDR(a, b CIDR) bool {
-	return a.Ready == b.Ready && a.Deleting == b.Deleting && slices.Equal(a.Prefixes, b.Prefixes)
+	return a.Ready == b.Ready && slices.Equal(a.Prefixes, b.Prefixes)
 }

@@ -3,6 +3,7 @@ package allocation
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -18,6 +19,57 @@ type LiveState struct {
 	// Bitmap is the range as read. The write must require its revision. It matters for steps of
 	// bitmaps.
 	Bitmap Bitmap
+}
+
+// CheckFinding decides whether any of the steps of a finding would be applied now, from what was
+// read for all of them.
+func CheckFinding(f Finding, live LiveState) bool {
+	for _, step := range f.Steps {
+		if result, _ := Check(step, live); result != CheckUnneeded {
+			return result == CheckPassed
+		}
+	}
+	return false
+}
+
+// LiveObjects is what the caller read for one finding without steps.
+type LiveObjects struct {
+	// Usage is of a list of all Services, read last.
+	Usage *Usage
+	// IPAddress is the object of the finding's address, nil if it does not exist. CIDRs are all
+	// ServiceCIDRs. Both matter for findings of IPAddresses.
+	IPAddress *IPAddress
+	CIDRs     []CIDR
+	// Bitmaps are the ranges of ports, or those of addresses. They matter for findings of bitmaps.
+	Bitmaps []Bitmap
+}
+
+// Reproduces reports whether a comparison of live objects has the same finding, about the same
+// Service.
+func (s Settings) Reproduces(f Finding, live LiveObjects) bool {
+	x := NewIndex(s)
+	for _, cidr := range live.CIDRs {
+		x.PutCIDR(cidr)
+	}
+	for _, bitmap := range live.Bitmaps {
+		x.PutBitmap(bitmap)
+	}
+	if live.IPAddress != nil {
+		x.PutIPAddress(*live.IPAddress)
+	}
+	compared := subject{store: f.Store}
+	x.cache.services = live.Usage.services
+	if f.Store == NodePorts {
+		port, _ := strconv.ParseUint(f.Subject, 10, 16) // the whole range has no number
+		compared.port = int32(port)
+		x.cache.ports[compared.port] = byAge(live.Usage.ports[compared.port])
+	} else if address, ok := objectAddress(f.Subject); ok {
+		compared.address = address
+		x.cache.address(address).users = byAge(live.Usage.addresses[address])
+	}
+	return slices.ContainsFunc(x.cache.compare(compared), func(c candidate) bool {
+		return c.Name == f.Name && slices.Equal(c.Owners[:min(len(c.Owners), 1)], f.Owners[:min(len(f.Owners), 1)])
+	})
 }
 
 // Usage is what a list of Services uses. It is immutable and safe for concurrent use.

@@ -298,3 +298,76 @@ func TestBitmapWrite_RejectsStepsOfOtherRanges(t *testing.T) {
 		})
 	}
 }
+
+// The first step alone does not tell whether anything is left to do.
+func TestCheckFinding_IsAboutAllSteps(t *testing.T) {
+	a, wrong := service("a", "10.0.1.1"), object("10.0.1.1", "b")
+	x := load(addressSettings(), objects{
+		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{wrong},
+	})
+	runPasses(x, start)
+	finding := x.Findings()[0]
+	usage := allocation.CountUsage([]allocation.Service{a})
+	for name, test := range map[string]struct {
+		live allocation.LiveState
+		want bool
+	}{
+		"as it was":         {live: allocation.LiveState{Usage: usage, IPAddress: &wrong}, want: true},
+		"right already":     {live: allocation.LiveState{Usage: usage, IPAddress: pointer(object("10.0.1.1", "a"))}},
+		"half replaced":     {live: allocation.LiveState{Usage: usage}, want: true},
+		"gone with its use": {live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{service("c")})}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := allocation.CheckFinding(finding, test.live); got != test.want {
+				t.Errorf("%s is %t, want %t", finding.Name, got, test.want)
+			}
+		})
+	}
+}
+
+func TestReproduces_ComparesWhatWasReadLive(t *testing.T) {
+	a, ports := service("a", "10.9.0.1"), nodePorts("p", 300)
+	objectOfOthers := with(object("10.0.1.1", "b"), func(a *allocation.IPAddress) { a.ManagedBy = "else" })
+	settings := allocation.Settings{Stores: []allocation.Store{allocation.IPAddresses, allocation.NodePorts}}
+	x := load(settings, objects{
+		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{a, ports, service("c", "10.0.1.1")},
+		IPAddresses: []allocation.IPAddress{objectOfOthers}, Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200")},
+	})
+	runPasses(x, start)
+	outside := allocation.Finding{Name: "findings/out-of-range.ip-addresses.10.9.0.1"}
+	port := allocation.Finding{Name: "findings/out-of-range.node-ports.300"}
+	foreign := allocation.Finding{Name: "findings/wrong-reference.ip-addresses.10.0.1.1"}
+	for _, finding := range []*allocation.Finding{&outside, &port, &foreign} {
+		found, ok := x.Finding(finding.Name)
+		if !ok || len(found.Steps) > 0 || !found.SpansWatches() {
+			t.Fatalf("finding is %+v, %t, want one without steps", found, ok)
+		}
+		*finding = found
+	}
+	reborn := a
+	reborn.UID = "another"
+	usage := func(services ...allocation.Service) *allocation.Usage { return allocation.CountUsage(services) }
+	cidrs := []allocation.CIDR{defaultCIDR()}
+	wider := append(cidrs, allocation.CIDR{Name: "more", Prefixes: []string{"10.9.0.0/24"}})
+	for name, test := range map[string]struct {
+		finding allocation.Finding
+		live    allocation.LiveObjects
+		want    bool
+	}{
+		"no servicecidr holds it":      {finding: outside, live: allocation.LiveObjects{Usage: usage(a), CIDRs: cidrs}, want: true},
+		"a new servicecidr holds it":   {finding: outside, live: allocation.LiveObjects{Usage: usage(a), CIDRs: wider}},
+		"no service uses it":           {finding: outside, live: allocation.LiveObjects{Usage: usage(service("c")), CIDRs: cidrs}},
+		"another service uses it":      {finding: outside, live: allocation.LiveObjects{Usage: usage(reborn), CIDRs: cidrs}},
+		"the range does not hold it":   {finding: port, live: allocation.LiveObjects{Usage: usage(ports), Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200")}}, want: true},
+		"the range holds it now":       {finding: port, live: allocation.LiveObjects{Usage: usage(ports), Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-400")}}},
+		"the object is another one's":  {finding: foreign, live: allocation.LiveObjects{Usage: usage(service("c", "10.0.1.1")), CIDRs: cidrs, IPAddress: &objectOfOthers}, want: true},
+		"the object is the service's":  {finding: foreign, live: allocation.LiveObjects{Usage: usage(service("c", "10.0.1.1")), CIDRs: cidrs, IPAddress: pointer(object("10.0.1.1", "c"))}},
+		"the parent uses it after all": {finding: foreign, live: allocation.LiveObjects{Usage: usage(service("c", "10.0.1.1"), service("b", "10.0.1.1")), CIDRs: cidrs, IPAddress: &objectOfOthers}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := settings.Reproduces(test.finding, test.live); got != test.want {
+				t.Errorf("%s is reproduced: %t, want %t", test.finding.Name, got, test.want)
+			}
+		})
+	}
+}

@@ -61,12 +61,15 @@ func (c *cache) compareValues(s subject) []candidate {
 	for _, text := range u.invalid(s.store) {
 		quoted = append(quoted, fmt.Sprintf("%q", clip(text)))
 	}
-	carries := "carries " + strings.Join(quoted, ", ")
+	carries, wanted := "carries "+strings.Join(quoted, ", "), s.noun()
+	if s.store == IPAddresses {
+		wanted = "address in its canonical form"
+	}
 	return []candidate{{
 		incarnation: u.UID,
 		Finding: Finding{
 			Name: s.findingName(Invalid), Code: Invalid, Store: s.store, Subject: s.text(),
-			Message:      fmt.Sprintf("service %s %s, which is no %s", u.Key, carries, s.noun()),
+			Message:      fmt.Sprintf("service %s %s, which is no %s", u.Key, carries, wanted),
 			Owners:       []Owner{u.Owner},
 			Evidence:     []Evidence{serviceEvidence(u, true, carries, "recreate the service")},
 			UnsafeReason: "what the service should use instead is for a person to say: recreate it",

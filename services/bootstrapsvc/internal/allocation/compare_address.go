@@ -3,6 +3,7 @@ package allocation
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // addressFacts is everything that is compared about one address.
@@ -62,8 +63,8 @@ func (c *cache) compareAddress(s subject) []candidate {
 		return append(found, outOfRange(f.subject, f.users, "no servicecidr holds it"))
 	case f.object == nil:
 		return append(found, f.notAllocated())
-	case f.object.Deleting: // The name is taken until the object is gone; the address is reported then.
-		return found
+	case f.object.Deleting: // The name is taken until the object is gone.
+		return append(found, f.keptObject(NotAllocated, fmt.Sprintf("service %s uses %s", f.users[0].Key, f.text())))
 	case f.parent != f.users[0]:
 		return append(found, f.wrongReference())
 	case !f.hasAllocatorLabels():
@@ -75,8 +76,10 @@ func (c *cache) compareAddress(s subject) []candidate {
 
 func (f addressFacts) compareUnused() []candidate {
 	switch {
-	case f.object == nil, f.object.Deleting, f.externallyNamed:
+	case f.object == nil, f.externallyNamed, f.object.Deleting && f.object.ManagedBy != AllocatorName:
 		return nil
+	case f.object.Deleting:
+		return []candidate{f.keptObject(Leaked, "no service uses "+f.text())}
 	case f.object.ManagedBy == AllocatorName && !f.object.Parent.IsService():
 		return []candidate{f.wrongParentKind()}
 	case f.object.ManagedBy != "" && f.object.ManagedBy != AllocatorName, !f.object.Parent.IsService():
@@ -197,6 +200,17 @@ func (f addressFacts) unusedObject(code Code, reason Reason, message string) can
 		Verb: Delete, Object: *f.object, Guard: guardOf(f.object), Sole: true, Reason: reason, Detail: message,
 	}}
 	return found.automatic()
+}
+
+// keptObject reports an object that is being deleted and that finalizers keep. The allocator sets
+// none.
+func (f addressFacts) keptObject(code Code, use string) candidate {
+	found := f.candidate(code, graceKept)
+	kept := fmt.Sprintf("it is being deleted, and finalizers keep it: %s", clip(strings.Join(f.object.Finalizers, ", ")))
+	found.Message = use + ", and of its ipaddress: " + kept
+	found.Evidence = append(found.Evidence, objectEvidence(f.object, true, kept, "find out what sets these finalizers"))
+	found.UnsafeReason = "finalizers belong to what set them; the address is compared again once they are gone"
+	return found
 }
 
 func (f addressFacts) candidate(code Code, grace graceKind) candidate {

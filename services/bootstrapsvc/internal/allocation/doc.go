@@ -33,6 +33,9 @@
 //   - Labels are corrected in place, so that the address stays allocated.
 //   - A pass does not count as an observation of the unused subjects of a store while a write to it
 //     meets conflicts.
+//   - An address that is not in its canonical form is reported: kube-apiserver deletes its
+//     IPAddress again and again.
+//   - An IPAddress that is being deleted and that finalizers keep is reported after a grace period.
 //   - An annotation of an IPAddress is no change: a step compares the content, and its write
 //     requires the version that was read for it.
 //

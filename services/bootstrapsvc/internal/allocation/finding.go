@@ -152,6 +152,27 @@ func (f Finding) IsOpen() bool {
 	return f.End == NotEnded && f.State == StateOpen && f.Ignore == nil
 }
 
+// SpansWatches reports whether watches that are out of step could cause the finding, so that only a
+// live read tells.
+func (f Finding) SpansWatches() bool {
+	switch f.Code {
+	case NotAllocated, WrongReference, WrongLabels, OutOfRange:
+		return true
+	case RangeMismatch:
+		return f.Store == IPAddresses
+	default:
+		return false
+	}
+}
+
+// Priority is that of the first step, and the lowest for a finding without steps.
+func (f Finding) Priority() int {
+	if len(f.Steps) == 0 {
+		return lowestPriority
+	}
+	return f.Steps[0].Priority()
+}
+
 // Etag identifies what the finding says, except times and counts.
 func (f Finding) Etag() string {
 	encoded, _ := json.Marshal(struct { // no field can fail to encode

@@ -13,8 +13,8 @@ type GracePeriods struct {
 	Missing time.Duration
 	// Wrong applies to a wrong parent, to wrong labels, and to what no range contains.
 	Wrong time.Duration
-	// Unused applies to what is allocated and not used. It must exceed the longest request to
-	// kube-apiserver, because a request allocates before it uses.
+	// Unused applies to what is allocated and not used, and to what is being deleted. It must
+	// exceed the longest request to kube-apiserver, because a request allocates before it uses.
 	Unused time.Duration
 	// Observations is how many passes must have observed an unused subject, each at least Interval
 	// after the one before. They take (Observations-1)*Interval, however short Unused is.
@@ -47,6 +47,8 @@ const (
 	graceWrong
 	// graceUnused: a request in flight may be about to use the subject.
 	graceUnused
+	// graceKept: what deletes the object may be about to let it go.
+	graceKept
 )
 
 // of returns the length of a grace period and the number of observations that it needs.
@@ -56,7 +58,7 @@ func (p GracePeriods) of(kind graceKind) (time.Duration, int) {
 		return p.Missing, 0
 	case graceWrong:
 		return p.Wrong, 0
-	case graceUnused:
+	case graceUnused, graceKept:
 		return p.Unused, p.Observations
 	default:
 		return 0, 0

@@ -190,7 +190,6 @@ func anyCIDR(t *rapid.T) allocation.CIDR {
 		Name:     rapid.SampledFrom([]string{"kubernetes", "more"}).Draw(t, "name"),
 		Prefixes: rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.0/29", "10.0.0.0/30", "2001:db8::/64", "192.168.0.0/24", "odd"}), 1, 2).Draw(t, "prefixes"),
 		Ready:    rapid.Bool().Draw(t, "ready"),
-		Deleting: rapid.IntRange(0, 4).Draw(t, "going") == 0,
 	}
 }
 

@@ -92,8 +92,9 @@ type IPAddress struct {
 	UID             string
 	ResourceVersion string
 	Created         time.Time
-	// Deleting reports that the object waits for finalizers.
-	Deleting bool
+	// Deleting reports that the object waits for Finalizers.
+	Deleting   bool
+	Finalizers []string `json:",omitempty"`
 	// Parent is spec.parentRef. It is the zero Parent if the object has none.
 	Parent Parent
 	// ManagedBy and Family are the values of the object's labels, empty if absent.
@@ -132,10 +133,9 @@ type CIDR struct {
 	Name string
 	// Prefixes are spec.cidrs as written.
 	Prefixes []string
-	// Ready is the Ready condition. The allocator uses only ready ServiceCIDRs, but addresses of
-	// others count as in range, as upstream does.
-	Ready    bool
-	Deleting bool
+	// Ready reports whether kube-apiserver allocates from it. Addresses of other ServiceCIDRs count
+	// as in range, as upstream does.
+	Ready bool
 }
 
 // Bitmap is a RangeAllocation that was read from etcd.

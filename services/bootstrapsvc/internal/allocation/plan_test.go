@@ -159,13 +159,23 @@ func TestIndex_StoreStates(t *testing.T) {
 	want := []allocation.StoreState{
 		{
 			Store: allocation.IPAddresses, Present: true, Ranges: []string{"10.0.0.0/16", "2001:db8::/64"},
-			Allocated: 6, Capacity: 1<<63 - 1, Services: 8,
+			Counts: []allocation.RangeCount{
+				{Range: "10.0.0.0/16", Family: allocation.FamilyIPv4, Allocated: 6, Capacity: 65534},
+				{Range: "2001:db8::/64", Family: allocation.FamilyIPv6, Capacity: 1<<63 - 1},
+			},
+			Services: 8,
 		},
-		{Store: allocation.NodePorts, Present: true, Ranges: []string{"100-200"}, Allocated: 2, Capacity: 101, Services: 8},
+		{
+			Store: allocation.NodePorts, Present: true, Ranges: []string{"100-200"},
+			Counts: []allocation.RangeCount{{Range: "100-200", Allocated: 2, Capacity: 101}}, Services: 8,
+		},
 		{Store: allocation.ClusterIPs, Services: 8, Problem: "it has not been read yet"},
 		{Store: allocation.SecondaryClusterIPs},
 	}
 	if diff := cmp.Diff(want, x.StoreStates()); diff != "" {
 		t.Errorf("states differ (-want +got):\n%s", diff)
+	}
+	if allocated, capacity := want[0].Total(); allocated != 6 || capacity != 1<<63-1 {
+		t.Errorf("total is %d of %d", allocated, capacity)
 	}
 }

@@ -58,7 +58,7 @@ func (o reference) address(address string) []string {
 	}
 	found, exists := o.addresses[address]
 	if len(users) == 0 {
-		return o.idle(found, exists && !named && !found.Deleting)
+		return o.idle(found, exists && !named)
 	}
 	var codes []string
 	if len(users) > 1 {
@@ -72,6 +72,7 @@ func (o reference) address(address string) []string {
 	case !exists:
 		codes = append(codes, "not-allocated "+address)
 	case found.Deleting:
+		codes = append(codes, "not-allocated "+address)
 	case !isUser:
 		codes = append(codes, "wrong-reference "+address)
 	case found.ManagedBy != right.ManagedBy || found.Family != right.Family:
@@ -85,8 +86,10 @@ func (o reference) idle(found allocation.IPAddress, stays bool) []string {
 	_, exists := o.services[found.Parent.Key()]
 	ours := found.ManagedBy == allocation.AllocatorName
 	switch {
-	case !stays:
+	case !stays, found.Deleting && !ours:
 		return nil
+	case found.Deleting:
+		return []string{"leaked " + found.Name}
 	case found.Parent.Group != "" && ours:
 		return []string{"wrong-reference " + found.Name}
 	case found.Parent.Group != "" || found.ManagedBy == "else":

@@ -176,6 +176,9 @@ func CompareSteps(a, b Step) int {
 	)
 }
 
+// lowestPriority is the priority of steps that free.
+const lowestPriority = 3
+
 // Priority orders steps: 0 for one that allocates what is in use and free, and the highest for one
 // that frees.
 func (s Step) Priority() int {
@@ -185,7 +188,7 @@ func (s Step) Priority() int {
 	case s.Verb == Relabel:
 		return 1
 	case s.Frees():
-		return 3
+		return lowestPriority
 	default:
 		return 0
 	}

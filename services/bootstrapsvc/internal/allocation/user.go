@@ -20,8 +20,9 @@ type user struct {
 	addresses []netip.Addr
 	// ports are distinct, in the order of the spec.
 	ports []portUse
-	// invalidAddresses and invalidPorts are values that cannot be parsed.
-	invalidAddresses, invalidPorts []string
+	// invalidAddresses and invalidPorts are values that cannot be parsed. nonCanonical are
+	// addresses in another form than the canonical one, which kube-apiserver does not find again.
+	invalidAddresses, nonCanonical, invalidPorts []string
 }
 
 // portUse is a node port of a Service. Several protocols may share one number; repeated reports
@@ -52,7 +53,11 @@ func (u *user) readAddresses(texts []string) {
 		switch {
 		case !ok:
 			u.invalidAddresses = append(u.invalidAddresses, text)
-		case !slices.Contains(u.addresses, address):
+			continue
+		case address.String() != text:
+			u.nonCanonical = append(u.nonCanonical, text)
+		}
+		if !slices.Contains(u.addresses, address) {
 			u.addresses = append(u.addresses, address)
 		}
 	}
@@ -88,11 +93,16 @@ func (u *user) addPort(number int32, repeated bool) {
 	}
 }
 
+// invalid returns the values of a Service that a store cannot allocate, or not for long.
 func (u *user) invalid(store Store) []string {
-	if store == NodePorts {
+	switch store {
+	case NodePorts:
 		return u.invalidPorts
+	case IPAddresses:
+		return slices.Concat(u.invalidAddresses, u.nonCanonical)
+	default:
+		return u.invalidAddresses
 	}
-	return u.invalidAddresses
 }
 
 func protocol(p Port) string { return cmp.Or(p.Protocol, "TCP") }
@@ -106,6 +116,8 @@ func compareAge(a, b *user) int {
 		strings.Compare(a.Name, b.Name),
 	)
 }
+
+func byAge(users []*user) []*user { return slices.SortedFunc(slices.Values(users), compareAge) }
 
 func insertUser(users []*user, u *user) []*user {
 	at, _ := slices.BinarySearchFunc(users, u, compareAge)

@@ -160,15 +160,18 @@ func TestCancel_NextLeaderAfterACrash(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 			_, repair := blockedRepair(t, w, r)
-			w.onWrite(func(write string, isAfter bool) error {
-				switch {
-				case write == "cancel" && isAfter == after:
-					r.lose()
-					return errCrash
-				case write == "create 10.0.0.1" && !isAfter:
+			refuseCreate := func(write string, isAfter bool) error {
+				if write == "create 10.0.0.1" && !isAfter {
 					return errUnavailable
 				}
 				return nil
+			}
+			w.onWrite(func(write string, isAfter bool) error {
+				if write == "cancel" && isAfter == after {
+					r.lose()
+					return errCrash
+				}
+				return refuseCreate(write, isAfter)
 			})
 			if _, err := r.Cancel(r.ctx, CancelRequest{ID: repair.ID, Caller: admin}); err == nil {
 				t.Error("cancelled by a process that crashed")
@@ -184,7 +187,7 @@ func TestCancel_NextLeaderAfterACrash(t *testing.T) {
 			next := w.lead(t, w.config())
 			defer next.end()
 			time.Sleep(settleTime)
-			w.onWrite(nil)
+			w.onWrite(refuseCreate)
 			if got, err := next.Cancel(next.ctx, CancelRequest{ID: repair.ID, Caller: admin}); err != nil || got.State() != repairstore.Cancelled {
 				t.Errorf("crash after the write: %t: cancelled again: %+v, %v", after, got, err)
 			}

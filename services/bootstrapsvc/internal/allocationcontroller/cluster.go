@@ -20,6 +20,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
@@ -150,6 +151,19 @@ func (k *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.I
 	return &found, nil
 }
 
+// ServiceCIDRs returns all ServiceCIDRs.
+func (k *KubeCluster) ServiceCIDRs(ctx context.Context) ([]allocation.CIDR, error) {
+	list, err := k.kube.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list servicecidrs: %w", guarded.Classify(err))
+	}
+	var all []allocation.CIDR
+	for at := range list.Items {
+		all = append(all, cidrOf(&list.Items[at]))
+	}
+	return all, nil
+}
+
 // Create creates an IPAddress that does not exist.
 func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, addressObject(wanted), metav1.CreateOptions{}); err != nil {
@@ -241,7 +255,7 @@ func addressOf(a *networkingv1.IPAddress) allocation.IPAddress {
 	of := allocation.IPAddress{
 		Name: a.Name, UID: string(a.UID), ResourceVersion: a.ResourceVersion,
 		Created: a.CreationTimestamp.Time, Deleting: a.DeletionTimestamp != nil,
-		ManagedBy: a.Labels[networkingv1.LabelManagedBy], Family: a.Labels[networkingv1.LabelIPAddressFamily],
+		Finalizers: a.Finalizers, ManagedBy: a.Labels[networkingv1.LabelManagedBy], Family: a.Labels[networkingv1.LabelIPAddressFamily],
 	}
 	if parent := a.Spec.ParentRef; parent != nil {
 		of.Parent = allocation.Parent{Group: parent.Group, Resource: parent.Resource, Namespace: parent.Namespace, Name: parent.Name}
@@ -250,11 +264,5 @@ func addressOf(a *networkingv1.IPAddress) allocation.IPAddress {
 }
 
 func cidrOf(c *networkingv1.ServiceCIDR) allocation.CIDR {
-	of := allocation.CIDR{Name: c.Name, Prefixes: c.Spec.CIDRs, Deleting: c.DeletionTimestamp != nil}
-	for _, condition := range c.Status.Conditions {
-		if condition.Type == networkingv1.ServiceCIDRConditionReady {
-			of.Ready = condition.Status == metav1.ConditionTrue
-		}
-	}
-	return of
+	return allocation.CIDR{Name: c.Name, Prefixes: c.Spec.CIDRs, Ready: baseline.IsReady(c)}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
@@ -107,6 +108,66 @@ func TestReads_ReturnCurrentObjects(t *testing.T) {
 	}
 	if address, err := k.IPAddress(t.Context(), "10.0.255.250"); address != nil || err != nil {
 		t.Errorf("an address that does not exist is %+v, %v", address, err)
+	}
+}
+
+// The test has no kube-controller-manager, which writes the condition Ready.
+func TestServiceCIDR_IsReadyIfKubeAPIServerAllocatesFromIt(t *testing.T) {
+	k, kube, ctx := newKubeCluster(t), testkit.Kube(t), t.Context()
+	cidrs := kube.NetworkingV1().ServiceCIDRs()
+	const name = "without-condition"
+	_, err := cidrs.Create(ctx, &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.203.0.0/28"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cidrs.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}) })
+	services := kube.CoreV1().Services(testkit.Namespace(t, kube))
+	allocates := func(last int) error {
+		service, err := services.Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "in-range-"},
+			Spec:       corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.203.0.%d", last), Ports: []corev1.ServicePort{{Port: 80}}},
+		}, metav1.CreateOptions{})
+		if err == nil {
+			t.Cleanup(func() { _ = services.Delete(context.WithoutCancel(ctx), service.Name, metav1.DeleteOptions{}) })
+		}
+		return err
+	}
+	ready := func() bool {
+		t.Helper()
+		all, err := k.ServiceCIDRs(ctx)
+		at := slices.IndexFunc(all, func(c allocation.CIDR) bool { return c.Name == name })
+		if err != nil || at < 0 {
+			t.Fatalf("ServiceCIDRs are %+v, %v", all, err)
+		}
+		return all[at].Ready
+	}
+	testkit.Eventually(t, time.Minute, func() error { return allocates(5) })
+	if !ready() {
+		t.Error("a ServiceCIDR without a condition is not ready, and kube-apiserver allocates from it")
+	}
+	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
+		stored, err := cidrs.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored.Status.Conditions = []metav1.Condition{{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: status, Reason: "Test", LastTransitionTime: metav1.Now(),
+		}}
+		if _, err := cidrs.UpdateStatus(ctx, stored, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		next := 6
+		testkit.Eventually(t, time.Minute, func() error {
+			if next++; allocates(next%14+1) == nil {
+				return fmt.Errorf("kube-apiserver allocates although the condition is %s", status)
+			}
+			return nil
+		})
+		if ready() {
+			t.Errorf("a ServiceCIDR whose condition is %s is ready", status)
+		}
 	}
 }
 

@@ -279,6 +279,59 @@ func TestController_GapRestartsTheGracePeriodOfALeak(t *testing.T) {
 	})
 }
 
+// The watch of IPAddresses is behind: kube-apiserver repairs what it shows before the finding
+// opens.
+func TestController_NoWrongReferenceIfALiveReadShowsTheRightOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		w.addService("named", "10.0.0.3")
+		w.addAddress("10.0.0.3", "missing")
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(500 * time.Millisecond)
+		w.locked(func() { w.stale[KindIPAddresses] = true })
+		w.addAddress("10.0.0.3", "named")
+		time.Sleep(10 * time.Minute)
+		if opened, repairs := r.reporter.openedNames(), w.repairs(t); len(opened)+len(repairs) > 0 {
+			t.Errorf("opened %v, repairs %+v, want none", opened, repairs)
+		}
+	})
+}
+
+func TestController_OutOfRangeOpensOnlyAfterALiveRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(settleTime)
+		w.locked(func() { // the watch of ServiceCIDRs does not show the new one
+			w.cidrs = append(w.cidrs, allocation.CIDR{Name: "more", Prefixes: []string{"10.7.0.0/24"}, Ready: true})
+		})
+		w.addService("inside", "10.7.0.5")
+		w.addAddress("10.7.0.5", "inside")
+		w.addService("outside", "10.9.0.5")
+		w.addAddress("10.9.0.5", "outside")
+		w.locked(func() { w.getErr = guarded.ErrUnavailable })
+		time.Sleep(time.Minute)
+		if opened := r.reporter.openedNames(); len(opened) > 0 {
+			t.Errorf("opened %v although nothing could be read", opened)
+		}
+		w.locked(func() { w.getErr = nil })
+		time.Sleep(time.Minute)
+		const want = "findings/out-of-range.ip-addresses.10.9.0.5"
+		if opened := r.reporter.openedNames(); len(opened) != 1 || opened[0] != want {
+			t.Errorf("opened %v, want %s", opened, want)
+		}
+		w.relist(KindServiceCIDRs)
+		time.Sleep(settleTime)
+		if current := r.current(t); len(current) != 1 {
+			t.Errorf("%v are current, want %s", current, want)
+		}
+	})
+}
+
 // The live list before a free shows a Service that the watch has not reported yet.
 func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
 	t.Parallel()

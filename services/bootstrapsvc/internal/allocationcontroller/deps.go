@@ -67,6 +67,7 @@ type Cluster interface {
 	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
 	Services(ctx context.Context) ([]allocation.Service, error)
 	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)
+	ServiceCIDRs(ctx context.Context) ([]allocation.CIDR, error)
 	Create(ctx context.Context, wanted allocation.IPAddress) error
 	CanCreate(ctx context.Context, wanted allocation.IPAddress) error
 	Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error
@@ -78,7 +79,7 @@ type Ranges interface {
 	Read(ctx context.Context, name rangestore.Name) (rangestore.Value, error)
 	CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error)
 	Watch(ctx context.Context, handler rangestore.Handler)
-	VerifyCluster(ctx context.Context, identity rangestore.ClusterIdentity) (string, error)
+	VerifyCluster(ctx context.Context, identify func(context.Context) (*rangestore.ClusterIdentity, error)) (string, error)
 }
 
 // RepairStore stores findings, plans and repairs across restarts; *repairstore.Store implements it.

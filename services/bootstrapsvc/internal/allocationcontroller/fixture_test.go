@@ -31,6 +31,7 @@ type fakeCluster struct {
 	mu        sync.Mutex // guards the fields below
 	services  map[allocation.Key]allocation.Service
 	addresses map[string]allocation.IPAddress
+	cidrs     []allocation.CIDR
 	ports     rangestore.Value
 	version   int64
 	// feeds has a channel of events for each watch of objects, and ranges for each watch of the
@@ -74,6 +75,7 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 	t.Helper()
 	w := &fakeCluster{
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
+		cidrs: []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16"}, Ready: true}},
 		feeds: map[chan ObjectChange]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
 		findings: map[string]allocation.Finding{}, ignores: map[string]allocation.Ignore{}, plans: map[string]repairstore.Plan{},
 		stored: map[string]repairstore.Repair{}, followers: map[repairstore.RepairHandler]struct{}{},
@@ -321,7 +323,7 @@ func (w *fakeCluster) all(kind Kind) ObjectChange {
 	case KindIPAddresses:
 		change.Put.IPAddresses = slices.Collect(maps.Values(w.addresses))
 	case KindServiceCIDRs:
-		change.Put.ServiceCIDRs = []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16"}, Ready: true}}
+		change.Put.ServiceCIDRs = slices.Clone(w.cidrs)
 	}
 	return change
 }
@@ -358,6 +360,12 @@ func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAd
 		return &address, c.getErr
 	}
 	return nil, c.getErr
+}
+
+func (c fakeObjects) ServiceCIDRs(context.Context) ([]allocation.CIDR, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all(KindServiceCIDRs).Put.ServiceCIDRs, c.getErr
 }
 
 func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
@@ -438,12 +446,18 @@ func (r fakeRanges) Watch(ctx context.Context, handler rangestore.Handler) {
 	r.mu.Unlock()
 }
 
-func (r fakeRanges) VerifyCluster(_ context.Context, of rangestore.ClusterIdentity) (string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if of != (rangestore.ClusterIdentity{UID: "uid-of-kubernetes"}) {
+func (r fakeRanges) VerifyCluster(ctx context.Context, identify func(context.Context) (*rangestore.ClusterIdentity, error)) (string, error) {
+	of, err := identify(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case of == nil:
+		return "there is no service", nil
+	case *of != rangestore.ClusterIdentity{UID: "uid-of-kubernetes"}:
 		return "", fmt.Errorf("verified %+v", of)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.foreign, nil
 }
 

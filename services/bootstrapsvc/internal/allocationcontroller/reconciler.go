@@ -33,6 +33,7 @@ type reconciler struct {
 	cancel context.CancelFunc
 
 	stores   discoveredStores
+	settings allocation.Settings
 	index    *allocation.Index
 	watches  *watches
 	ranges   rangeIdentity
@@ -72,11 +73,10 @@ type reconciler struct {
 
 func newReconciler(ctx context.Context, c *Controller, stores Stores) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
+	settings := allocation.Settings{Stores: stores.Present, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods}
 	r := &reconciler{
 		Controller: c, ctx: ctx, cancel: cancel, stores: discoveredStores{Stores: stores},
-		index: allocation.NewIndex(allocation.Settings{
-			Stores: stores.Present, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
-		}),
+		settings: settings, index: allocation.NewIndex(settings),
 		watches: newWatches(stores.Present), ranges: newRangeIdentity(),
 		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
 		queue: newWorkQueue(), unconfirmed: map[string]allocation.Finding{}, needed: set{},
@@ -283,7 +283,7 @@ func (r *reconciler) updateFindings(delta allocation.Delta, now time.Time) {
 func (r *reconciler) mustConfirm(finding allocation.Finding) bool {
 	before := r.findings.current[finding.Name]
 	opens := finding.State == allocation.StateOpen && (before == nil || before.State != allocation.StateOpen)
-	return opens && len(finding.Steps) > 0 && !finding.Steps[0].Frees()
+	return opens && finding.SpansWatches()
 }
 
 // storeFindings writes changed findings to the store, and deletes the marks of those that ended.

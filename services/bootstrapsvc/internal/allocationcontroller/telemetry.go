@@ -33,8 +33,10 @@ type Telemetry struct {
 	portErrors, addressErrors     *prometheus.CounterVec
 	portFailures, addressFailures prometheus.Counter
 	findings, allocated, capacity *prometheus.GaugeVec
-	steps, refusals               *prometheus.CounterVec
-	duration                      prometheus.Histogram
+	// ranges are the labels of allocated and capacity. The goroutine of Run uses them.
+	ranges          map[rangeLabels]allocation.RangeCount
+	steps, refusals *prometheus.CounterVec
+	duration        prometheus.Histogram
 }
 
 // NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
@@ -65,12 +67,12 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *
 		}, []string{"store", "code"}),
 		allocated: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocated",
-			Help: "Allocated addresses or ports, by store; absent on a replica that does not lead.",
-		}, []string{"store"}),
+			Help: "Allocated addresses or ports inside a range, by store, family (empty for ports) and range. A range inside another one, and one from which kube-apiserver does not allocate, is left out; further ranges of a family are added up as (other). Absent on a replica that does not lead.",
+		}, []string{"store", "family", "range"}),
 		capacity: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_capacity",
-			Help: "Addresses or ports of the ranges, by store; absent on a replica that does not lead.",
-		}, []string{"store"}),
+			Help: "Addresses or ports of a range, with the labels of trivet_bootstrap_allocated.",
+		}, []string{"store", "family", "range"}),
 		steps: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_repair_steps_total",
 			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed, skipped).",
@@ -173,12 +175,49 @@ func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapsh
 		if !state.Present {
 			continue
 		}
-		t.allocated.WithLabelValues(state.Store.String()).Set(float64(state.Allocated))
-		t.capacity.WithLabelValues(state.Store.String()).Set(float64(state.Capacity))
 		for _, code := range allocation.Codes() {
 			t.findings.WithLabelValues(state.Store.String(), code.String()).Set(float64(open[state.Store][code]))
 		}
 	}
+	t.setRanges(snapshot.Stores)
+}
+
+// rangeLabels are the labels of a range: its store, its family and the range itself.
+type rangeLabels [3]string
+
+// otherRanges is the label of the ranges beyond maxRanges of one family.
+const (
+	maxRanges   = 16
+	otherRanges = "(other)"
+)
+
+// setRanges sets the gauges of the ranges. It removes only series of ranges that are gone: an alert
+// must not miss one for a moment.
+func (t *Telemetry) setRanges(stores []allocation.StoreState) {
+	counts, series := map[rangeLabels]allocation.RangeCount{}, map[rangeLabels]int{}
+	for _, state := range stores {
+		for _, one := range state.Counts {
+			family := rangeLabels{state.Store.String(), one.Family}
+			labels := rangeLabels{family[0], family[1], one.Range}
+			if series[family]++; series[family] > maxRanges {
+				labels[2] = otherRanges
+			}
+			one.Allocated += counts[labels].Allocated
+			one.Capacity = allocation.AddCapacity(one.Capacity, counts[labels].Capacity)
+			counts[labels] = one
+		}
+	}
+	for labels := range t.ranges {
+		if _, still := counts[labels]; !still {
+			t.allocated.DeleteLabelValues(labels[:]...)
+			t.capacity.DeleteLabelValues(labels[:]...)
+		}
+	}
+	for labels, one := range counts {
+		t.allocated.WithLabelValues(labels[:]...).Set(float64(one.Allocated))
+		t.capacity.WithLabelValues(labels[:]...).Set(float64(one.Capacity))
+	}
+	t.ranges = counts
 }
 
 // countFailure counts a failed pass for node ports, for ClusterIPs, or for both if the cause is

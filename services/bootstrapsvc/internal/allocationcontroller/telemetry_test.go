@@ -3,6 +3,7 @@ package allocationcontroller
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -115,6 +116,39 @@ func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return found
 }
 
+// Many ranges must not make many series, and one that is gone leaves none.
+func TestTelemetry_RangesHaveASeriesEachUpToALimit(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	h := NewTelemetry(nil, registry)
+	var counts []allocation.RangeCount
+	for i := range maxRanges + 3 {
+		counts = append(counts, allocation.RangeCount{Range: fmt.Sprintf("10.%d.0.0/24", i), Family: allocation.FamilyIPv4, Allocated: 1, Capacity: 254})
+	}
+	counts = append(counts, allocation.RangeCount{Range: "fd00::/112", Family: allocation.FamilyIPv6, Allocated: 2, Capacity: 65535})
+	publish := func(counts []allocation.RangeCount) map[string]float64 {
+		h.PassFinished(0, &Snapshot{Stores: []allocation.StoreState{{Store: allocation.IPAddresses, Present: true, Counts: counts}}}, nil)
+		found := map[string]float64{}
+		for name, value := range seriesOf(t, registry) {
+			if strings.HasPrefix(name, "trivet_bootstrap_alloc") {
+				found[name] = value
+			}
+		}
+		return found
+	}
+	many := publish(counts)
+	if len(many) != 2*(maxRanges+2) || many["trivet_bootstrap_allocated IPv4 (other) ip-addresses"] != 3 ||
+		many["trivet_bootstrap_allocation_capacity IPv4 (other) ip-addresses"] != 762 {
+		t.Errorf("series are %v", many)
+	}
+	want := map[string]float64{
+		"trivet_bootstrap_allocated IPv6 fd00::/112 ip-addresses": 2, "trivet_bootstrap_allocation_capacity IPv6 fd00::/112 ip-addresses": 65535,
+	}
+	if diff := cmp.Diff(want, publish(counts[maxRanges+3:])); diff != "" {
+		t.Errorf("series of one range (-want +got):\n%s", diff)
+	}
+}
+
 func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -125,7 +159,10 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	}
 	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StateOpen}
 	snapshot := &Snapshot{
-		Stores: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
+		Stores: []allocation.StoreState{
+			{Store: allocation.NodePorts, Present: true, Counts: []allocation.RangeCount{{Range: "30000-32767", Allocated: 7, Capacity: 2768}}},
+			{Store: allocation.ClusterIPs},
+		},
 		Current: []allocation.Finding{
 			open, open, {Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending},
 		},
@@ -145,20 +182,20 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 		"apiserver_nodeport_repair_port_errors_total duplicate": 1, "apiserver_nodeport_repair_port_errors_total full": 1,
 		"apiserver_nodeport_repair_port_errors_total leak": 2, "apiserver_nodeport_repair_port_errors_total outOfRange": 1,
 		"apiserver_nodeport_repair_port_errors_total repair": 3, "apiserver_nodeport_repair_port_errors_total unknown": 3,
-		"apiserver_nodeport_repair_reconcile_errors_total":       2,
-		"trivet_bootstrap_allocated node-ports":                  7,
-		"trivet_bootstrap_allocation_capacity node-ports":        2768,
-		"trivet_bootstrap_allocation_findings leaked node-ports": 2,
-		"trivet_bootstrap_audit_seconds":                         1,
-		"trivet_bootstrap_repair_refusals_total create":          1,
-		"trivet_bootstrap_repair_steps_total done clear":         1,
+		"apiserver_nodeport_repair_reconcile_errors_total":             2,
+		"trivet_bootstrap_allocated  30000-32767 node-ports":           7,
+		"trivet_bootstrap_allocation_capacity  30000-32767 node-ports": 2768,
+		"trivet_bootstrap_allocation_findings leaked node-ports":       2,
+		"trivet_bootstrap_audit_seconds":                               1,
+		"trivet_bootstrap_repair_refusals_total create":                1,
+		"trivet_bootstrap_repair_steps_total done clear":               1,
 	}
 	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 	h.Start(t.Context())()
 	for name := range seriesOf(t, registry) {
-		if name == "trivet_bootstrap_allocated node-ports" {
+		if strings.HasPrefix(name, "trivet_bootstrap_allocated ") {
 			t.Error("a gauge of the leader is still set")
 		}
 	}

@@ -197,10 +197,7 @@ func RangeName(store allocation.Store) rangestore.Name {
 // verifyInterval is the time between two attempts to verify the ranges.
 const verifyInterval = 5 * time.Second
 
-const (
-	notVerified = "it has not been compared yet whether these are the ranges of this cluster"
-	noIdentity  = "service default/kubernetes does not exist, so nothing tells yet whether these are the ranges of this cluster"
-)
+const notVerified = "it has not been compared yet whether these are the ranges of this cluster"
 
 // rangeIdentity says whether the watched ranges belong to this cluster. One etcd may hold several
 // clusters. The ranges of another cluster must neither be compared with the Services of this one
@@ -228,11 +225,7 @@ func (r *reconciler) verifyRanges(now time.Time) {
 	}
 	r.ranges.verifying = true
 	r.spawn(func(ctx context.Context) func() {
-		problem := noIdentity
-		identity, err := r.Cluster.Identity(ctx)
-		if err == nil && identity != nil {
-			problem, err = r.Ranges.VerifyCluster(ctx, *identity)
-		}
+		problem, err := r.Ranges.VerifyCluster(ctx, r.Cluster.Identity)
 		return func() { r.verified(problem, err) }
 	})
 }

@@ -21,11 +21,11 @@ const firstPriority = -1
 // enqueue adds every finding to the queue that needs reads or writes.
 func (r *reconciler) enqueue() {
 	for name, finding := range r.unconfirmed {
-		r.addWork(name, finding.Steps[0].Priority())
+		r.addWork(name, finding.Priority())
 	}
 	for name, finding := range r.findings.current {
 		if r.repairsAlone(finding) && !r.needed.has(name) && r.repairs.pendingOf(name) == nil {
-			r.addWork(name, finding.Steps[0].Priority())
+			r.addWork(name, finding.Priority())
 		}
 	}
 	for _, repair := range r.repairs.unfinished {
@@ -116,37 +116,36 @@ func (r *reconciler) workOf(finding string, now time.Time) func(ctx context.Cont
 		return r.applyWork(repair, finding, now)
 	}
 	if unconfirmed, ok := r.unconfirmed[finding]; ok {
-		return r.confirmWork(finding, unconfirmed.Steps)
+		return r.confirmWork(unconfirmed)
 	}
 	if current := r.findings.current[finding]; current != nil && r.repairsAlone(current) {
-		return r.confirmWork(finding, current.Steps)
+		return r.confirmWork(*current)
 	}
 	return nil
 }
 
 func (r *reconciler) newWorker() *worker {
 	return &worker{
-		Deps: r.Deps, term: r.ctx, services: r.lists, awaitRevision: r.awaitRevision, unverified: r.ranges.problem,
+		Deps: r.Deps, term: r.ctx, services: r.lists, awaitRevision: r.awaitRevision, settings: r.settings, unverified: r.ranges.problem,
 		stop: func() bool { return false }, completeOnly: r.watches.listErr() != nil,
 	}
 }
 
-// confirmWork reads whether the first step of a finding could be applied now.
-func (r *reconciler) confirmWork(finding string, steps []allocation.Step) func(ctx context.Context) func() {
+// confirmWork reads whether a finding is so now.
+func (r *reconciler) confirmWork(finding allocation.Finding) func(ctx context.Context) func() {
 	w := r.newWorker()
 	return func(ctx context.Context) func() {
-		result, err := w.confirm(ctx, steps[0])
-		return func() { r.confirmed(finding, steps, result, err) }
+		isSo, err := w.confirm(ctx, finding)
+		return func() { r.confirmed(finding, isSo, err) }
 	}
 }
 
 // confirmed opens a finding that a live read confirmed, and marks it for its repair.
-func (r *reconciler) confirmed(finding string, steps []allocation.Step, result allocation.CheckResult, err error) {
-	now := time.Now()
-	isNeeded := err == nil && (result == allocation.CheckPassed || result == allocation.CheckUnneeded && len(steps) > 1)
+func (r *reconciler) confirmed(read allocation.Finding, isSo bool, err error) {
+	now, finding := time.Now(), read.Name
 	unconfirmed, opens := r.unconfirmed[finding]
 	indexed, _ := r.index.Finding(finding)
-	isSame := indexed.State == allocation.StateOpen && len(indexed.Steps) > 0 && indexed.Steps[0].Material() == steps[0].Material()
+	isSame := indexed.State == allocation.StateOpen && indexed.Etag() == read.Etag()
 	switch {
 	case err != nil:
 		r.repairs.readErrs[finding] = err
@@ -156,14 +155,14 @@ func (r *reconciler) confirmed(finding string, steps []allocation.Step, result a
 			toRepair = &unconfirmed
 		}
 		if isRejected(err) && toRepair != nil && r.repairsAlone(toRepair) {
-			r.Reporter.StepRefused(steps[0], err) // the repair cannot even begin
+			r.Reporter.StepRefused(toRepair.Steps[0], err) // the repair cannot even begin
 		}
-	case opens && !isNeeded:
+	case opens && !isSo:
 		r.repairs.read(finding)
 		r.repairs.backoff.rejected(finding, now)
 		r.index.RestartGracePeriod(finding)
 		delete(r.unconfirmed, finding)
-	case !isNeeded:
+	case !isSo:
 		r.repairs.read(finding)
 		r.repairs.backoff.started(finding, now)
 	case isSame:

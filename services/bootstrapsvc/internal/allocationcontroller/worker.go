@@ -47,6 +47,8 @@ type worker struct {
 	// findings are open then. A bit does not show its history: if it was cleared and set again in
 	// between, it belongs to a Service that no list may show yet.
 	awaitRevision func(ctx context.Context, store allocation.Store, revision int64, findings []string) (set, error)
+	// settings are those of the index.
+	settings allocation.Settings
 	// unverified says why the ranges may belong to another cluster, empty if they do not.
 	unverified string
 	// stop reports whether no further step may be started.
@@ -67,19 +69,48 @@ func pendingOutcome(err error) outcome { return outcome{err: err} }
 
 func finishedOutcome(result repairstore.StepResult) outcome { return outcome{StepResult: result} }
 
-// confirm reports whether a step could be applied now, and whether it has nothing to do. It reads
-// what the step would write before the Services: a Service that used the subject all the time, as
-// the index saw, and still does, has lost it.
-func (w *worker) confirm(ctx context.Context, step allocation.Step) (allocation.CheckResult, error) {
+// confirm reports whether a finding is so now: whether its steps could be applied or, without
+// steps, whether a comparison of live objects has it too. It reads the Services last: a Service
+// that used the subject all the time, as the index saw, and still does, has lost it.
+func (w *worker) confirm(ctx context.Context, finding allocation.Finding) (bool, error) {
+	if len(finding.Steps) == 0 {
+		live, err := w.readObjects(ctx, finding)
+		return err == nil && w.settings.Reproduces(finding, live), err
+	}
 	live := liveState{}
-	if err := w.readTarget(ctx, step, &live); err != nil {
-		return 0, err
+	if err := w.readTarget(ctx, finding.Steps[0], &live); err != nil {
+		return false, err
 	}
-	if err := w.readUsers(ctx, []allocation.Step{step}, &live); err != nil {
-		return 0, err
+	if err := w.readUsers(ctx, finding.Steps, &live); err != nil {
+		return false, err
 	}
-	result, _ := allocation.Check(step, live.toLiveState())
-	return result, nil
+	return allocation.CheckFinding(finding, live.toLiveState()), nil
+}
+
+// readObjects reads what a finding without steps was concluded from.
+func (w *worker) readObjects(ctx context.Context, finding allocation.Finding) (live allocation.LiveObjects, err error) {
+	if finding.Store == allocation.IPAddresses {
+		if finding.Subject != "" {
+			if live.IPAddress, err = w.Cluster.IPAddress(ctx, finding.Subject); err != nil {
+				return live, err
+			}
+		}
+		if live.CIDRs, err = w.Cluster.ServiceCIDRs(ctx); err != nil {
+			return live, err
+		}
+	}
+	for _, store := range w.settings.Stores {
+		if !finding.Store.IsBitmap() || !store.IsBitmap() || (store == allocation.NodePorts) != (finding.Store == allocation.NodePorts) {
+			continue
+		}
+		value, err := w.Ranges.Read(ctx, RangeName(store))
+		if err != nil {
+			return live, err
+		}
+		live.Bitmaps = append(live.Bitmaps, bitmapOf(store, value, w.unverified))
+	}
+	live.Usage, err = w.services.read(ctx)
+	return live, err
 }
 
 // apply applies the steps of one finding in their order, or the bits of several findings.

@@ -101,7 +101,8 @@ func (s *baselineServer) observe(ctx context.Context) (observation, error) {
 
 // part is what one loop has to do, or did.
 type part struct {
-	loop Loop
+	loop    Loop
+	enabled bool // Loop.Enabled when the part was made
 	// writes are planned and reports found. tries are the writes that were tried, if reconciled.
 	writes, reports []baseline.Change
 	tries           []baselinecontroller.Try
@@ -111,7 +112,7 @@ type part struct {
 // partsOf returns the parts in the order in which they are written.
 func (s *baselineServer) partsOf(found observation) []*part {
 	made := func(loop Loop, changes []baseline.Change) *part {
-		return &part{loop: loop, writes: baseline.Writes(changes), reports: baseline.Reports(changes)}
+		return &part{loop: loop, enabled: loop.Enabled(), writes: baseline.Writes(changes), reports: baseline.Reports(changes)}
 	}
 	return []*part{
 		made(s.Namespaces, found.namespaces.Changes),
@@ -132,7 +133,7 @@ func reportsOf(parts []*part) []baseline.Change {
 func writesOf(parts []*part) []baseline.Change {
 	var writes []baseline.Change
 	for _, p := range parts {
-		if p.loop.Enabled {
+		if p.enabled {
 			writes = append(writes, p.writes...)
 		}
 	}
@@ -166,7 +167,7 @@ func (s *baselineServer) write(ctx context.Context, held *term.Term, parts []*pa
 	ctx, done := boundByTerm(ctx, held)
 	defer done()
 	for _, p := range parts {
-		if !p.loop.Enabled {
+		if !p.enabled {
 			continue
 		}
 		result, err := p.pass(ctx, exact)

@@ -83,7 +83,7 @@ func planOf(parts []*part) *metav1.Plan {
 	var writes []baseline.Change
 	for _, p := range parts {
 		switch {
-		case p.loop.Enabled:
+		case p.enabled:
 			plan.Mode = metav1.Mode_MODE_ENFORCE
 			changes, written := p.changes(slices.ContainsFunc(parts, func(other *part) bool { return other.reconciled }))
 			plan.Changes, writes = append(plan.Changes, changes...), append(writes, written...)

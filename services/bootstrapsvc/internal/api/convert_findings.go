@@ -16,9 +16,10 @@ import (
 func storesOf(snapshot *allocationcontroller.Snapshot) []*bootstrapv1.AuditAllocationsResponse_StoreAudit {
 	var converted []*bootstrapv1.AuditAllocationsResponse_StoreAudit
 	for _, state := range snapshot.Stores {
+		allocated, capacity := state.Total()
 		converted = append(converted, &bootstrapv1.AuditAllocationsResponse_StoreAudit{
 			Store: bootstrapv1.Store(state.Store), Present: state.Present, Ranges: state.Ranges,
-			AllocatedCount: state.Allocated, Capacity: state.Capacity, ServiceCount: state.Services,
+			AllocatedCount: allocated, Capacity: capacity, ServiceCount: state.Services,
 			Duration: durationpb.New(snapshot.CompareDuration), Error: state.Problem,
 		})
 	}

@@ -70,7 +70,8 @@ type Reconciler interface {
 type Loop struct {
 	Name       string
 	Reconciler Reconciler
-	Enabled    bool
+	// Enabled reports whether the loop writes now.
+	Enabled func() bool
 }
 
 // Config has what the handlers need. All fields are required.

@@ -53,6 +53,7 @@ type Controller struct {
 	metrics   *metrics
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
+	resolver  *resolver
 	endpoints *baselinecontroller.Reconciler
 	// unreported probes published addresses without a key. Only Live keeps them for their probes.
 	unreported *unreported
@@ -65,7 +66,7 @@ func New(cfg Config, deps Deps) *Controller {
 	metrics := newMetrics(deps.Metrics)
 	c := &Controller{
 		Config: cfg, Deps: deps, metrics: metrics,
-		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics},
+		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics}, resolver: &resolver{lookupIP: deps.LookupIP},
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, DryRun: deps.DryRun, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
@@ -93,7 +94,13 @@ func (c *Controller) ProbeLoops() []loop.Loop {
 // EndpointsLoop runs on the leader.
 func (c *Controller) EndpointsLoop() loop.Loop {
 	return loop.Loop{
-		Name: EndpointsLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.runEndpoints, Shadow: c.runEndpoints,
+		Name: EndpointsLoop, Scope: loop.Leader, Stall: time.Minute, ShadowScope: loop.Leader,
+		Run: func(ctx context.Context, report loop.Report) error {
+			return c.runEndpoints(ctx, report, c.endpoints.Run)
+		},
+		Shadow: func(ctx context.Context, report loop.Report) error {
+			return c.runEndpoints(ctx, report, c.endpoints.Compare)
+		},
 		Doc: "Keeps the endpoints of default/kubernetes at the ready kube-apiservers.",
 	}
 }
@@ -243,7 +250,8 @@ func (c *Controller) WithdrawOwn(ctx context.Context) error {
 	return err
 }
 
-func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error {
+func (c *Controller) runEndpoints(ctx context.Context, report loop.Report, reconcile func(context.Context, loop.Report) error) error {
+	defer c.resolver.remember()()
 	ctx, cancel := context.WithCancel(ctx)
 	written := make(chan struct{}, 1)
 	var watches sync.WaitGroup
@@ -256,7 +264,7 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	// In this order, also when the reconciler panics.
 	defer watches.Wait()
 	defer cancel()
-	return c.endpoints.Run(ctx, report)
+	return reconcile(ctx, report)
 }
 
 func notify(notifications chan<- struct{}) {

@@ -14,9 +14,6 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// resolveTimeout leaves time for the rest of a pass when DNS does not answer.
-const resolveTimeout = 3 * time.Second
-
 // Source is where a kube-apiserver is known from.
 type Source int
 
@@ -184,19 +181,13 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
 	addresses := []netip.Addr{c.StaticAddress}
 	if name := c.StaticName; name != "" {
-		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
-		defer cancel()
 		var err error
-		addresses, err = c.LookupIP(ctx, "ip", name)
-		switch {
-		case err != nil:
-			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)
-		case len(addresses) == 0:
-			list.Unresolved = fmt.Sprintf("static address %s resolves to no address", name)
+		if addresses, err = c.resolver.resolve(ctx, name); err != nil {
+			list.Unresolved = err.Error()
 		}
 	}
 	for _, address := range addresses {
-		if address = address.Unmap(); address.IsValid() {
+		if address.IsValid() {
 			list.Servers = append(list.Servers, KnownServer{
 				Server: apiservers.Server{
 					Address: address, Port: c.StaticPort, Ready: true, Detail: "static addresses are not probed",

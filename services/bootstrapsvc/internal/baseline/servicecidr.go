@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -55,22 +56,14 @@ func (c ServiceCIDR) parse() ([]netip.Prefix, error) {
 }
 
 // Ready says whether kube-apiserver allocates ClusterIPs from it.
-func (c ServiceCIDR) Ready() bool {
-	condition := c.ready()
-	return condition != nil && condition.Status == metav1.ConditionTrue
-}
+func (c ServiceCIDR) Ready() bool { return c.Object != nil && IsReady(c.Object) }
 
-func (c ServiceCIDR) ready() *metav1.Condition {
-	if c.Object == nil {
-		return nil
-	}
-	at := slices.IndexFunc(c.Object.Status.Conditions, func(condition metav1.Condition) bool {
-		return condition.Type == networkingv1.ServiceCIDRConditionReady
-	})
-	if at < 0 {
-		return nil
-	}
-	return &c.Object.Status.Conditions[at]
+// IsReady says whether kube-apiserver allocates ClusterIPs from a ServiceCIDR: it is not being
+// deleted, and no condition says that it is not ready. Without kube-controller-manager, there is no
+// condition.
+func IsReady(cidr *networkingv1.ServiceCIDR) bool {
+	condition := meta.FindStatusCondition(cidr.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	return cidr.DeletionTimestamp == nil && (condition == nil || condition.Status == metav1.ConditionTrue)
 }
 
 // ReportServiceCIDR reports what is wrong with the default ServiceCIDR. configured are the ranges
@@ -95,7 +88,7 @@ func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []Change {
 		add(CIDRTerminating, "is being deleted"+since(found.Object.DeletionTimestamp)+cidrHeldBy(found.Object.Finalizers)+
 			"; no ClusterIP is allocated from it any more")
 	} else if !found.Ready() {
-		add(CIDRNotReady, "is not ready, so no ClusterIP is allocated from it: "+unreadiness(found.ready()))
+		add(CIDRNotReady, "is not ready, so no ClusterIP is allocated from it: "+unreadiness(found.Object.Status.Conditions))
 	}
 	has, err := found.parse()
 	switch {
@@ -115,10 +108,8 @@ func cidrHeldBy(finalizers []string) string {
 	return ", held by finalizers " + strings.Join(slices.Sorted(slices.Values(finalizers)), ", ")
 }
 
-func unreadiness(condition *metav1.Condition) string {
-	if condition == nil {
-		return "it has no Ready condition yet"
-	}
+func unreadiness(conditions []metav1.Condition) string {
+	condition := meta.FindStatusCondition(conditions, networkingv1.ServiceCIDRConditionReady)
 	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, shortened(condition.Message)), ": ")
 }
 

@@ -48,9 +48,13 @@ func TestReportServiceCIDR(t *testing.T) {
 		"missing": {found: ServiceCIDR{Served: true}, want: []string{
 			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and allocates no ClusterIP before",
 		}},
-		"without a condition": {found: readyCIDR(unready()), want: []string{
-			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: it has no Ready condition yet",
-		}},
+		"without a condition, as without kube-controller-manager": {found: readyCIDR(unready())},
+		"unknown": {
+			found: readyCIDR(unready(metav1.Condition{Type: "Ready", Status: metav1.ConditionUnknown, Reason: "Checking"})),
+			want: []string{
+				"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: Unknown Checking",
+			},
+		},
 		"not ready": {
 			found: readyCIDR(unready(metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Broken", Message: "so it is"})),
 			want: []string{

@@ -112,10 +112,10 @@ func (c *Controller) Reconcilers() []*Reconciler { return []*Reconciler{c.namesp
 // Loops run on the leader.
 func (c *Controller) Loops() []loop.Loop {
 	return []loop.Loop{{
-		Name: NamespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: c.namespaces.Run, Shadow: c.namespaces.Run,
+		Name: NamespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: c.namespaces.Run, Shadow: c.namespaces.Compare, ShadowScope: loop.Leader,
 		Doc: "Creates missing system namespaces.",
 	}, {
-		Name: ServiceLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.service.Run, Shadow: c.service.Run,
+		Name: ServiceLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.service.Run, Shadow: c.service.Compare, ShadowScope: loop.Leader,
 		Doc: "Repairs the service default/kubernetes.",
 	}}
 }
@@ -189,9 +189,13 @@ func (c *Controller) readServiceCIDR(ctx context.Context) baseline.ServiceCIDR {
 	return cidr
 }
 
+// wanted returns what the Service must be. A default ServiceCIDR that is being replaced says
+// nothing about the ranges that follow it.
 func (c *Controller) wanted(cidr baseline.ServiceCIDR) (baseline.Service, error) {
-	want, ranges := c.cfg.Service, cidr.Ranges()
+	want := c.cfg.Service
+	var ranges []netip.Prefix
 	if cidr.Ready() {
+		ranges = cidr.Ranges()
 		want.Families = baseline.FamiliesOf(ranges)
 	}
 	if len(c.cfg.ServiceRanges) > 0 {

@@ -1,7 +1,9 @@
 package baselinecontroller
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -9,9 +11,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -88,6 +95,56 @@ func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
 	}
 	if spec := service.Spec; len(spec.ClusterIPs) != families || len(spec.IPFamilies) != families || spec.ClusterIP != "10.0.0.1" {
 		t.Errorf("ClusterIPs %v of families %v, want %d and the first 10.0.0.1", spec.ClusterIPs, spec.IPFamilies, families)
+	}
+}
+
+// kube-apiserver allocates nothing from a ServiceCIDR that is being deleted. Its successor is
+// unknown without a flag.
+func TestService_RangeIsReplaced(t *testing.T) {
+	t.Parallel()
+	old := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443}
+	f, started := startServiceFixture(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16"}, old)
+	kube, err := kubernetes.NewForConfig(started.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cidrs, ctx := kube.NetworkingV1().ServiceCIDRs(), t.Context()
+	next := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "next"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.50.0.0/16"}}}
+	if _, err := cidrs.Create(ctx, next, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// kube-controller-manager would set a finalizer.
+	held := []byte(`{"metadata":{"finalizers":["networking.k8s.io/service-cidr-finalizer"]}}`)
+	if _, err := cidrs.Patch(ctx, "kubernetes", types.MergePatchType, held, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cidrs.Delete(ctx, "kubernetes", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c := New(Config{Service: baseline.Service{TargetPort: 6443}}, Deps{Objects: f.KubeObjects, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil)})
+	services := kube.CoreV1().Services("default")
+	replaced := baseline.Service{ClusterIP: netip.MustParseAddr("10.50.0.1"), TargetPort: 6443}
+	testkit.Eventually(t, time.Minute, func() error {
+		if err := services.Delete(ctx, "kubernetes", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		// kube-apiserver may have created the old one again before it knew that the range goes.
+		if err := f.Apply(ctx, baseline.PlanService(old, nil)[0]); err == nil || errors.Is(err, guarded.ErrConflict) {
+			return fmt.Errorf("the old address was allocated: %w", err)
+		}
+		return f.Apply(ctx, baseline.PlanService(replaced, nil)[0])
+	})
+	found, err := c.ObserveService(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range found.Changes {
+		if change.Reason != baseline.CIDRTerminating {
+			t.Errorf("planned %s %s: %s", change.Verb, change.Reason, change.Detail)
+		}
+	}
+	if found.ClusterIP != replaced.ClusterIP || found.CIDR.Ready() {
+		t.Errorf("address is %s, and the old range is ready: %t", found.ClusterIP, found.CIDR.Ready())
 	}
 }
 

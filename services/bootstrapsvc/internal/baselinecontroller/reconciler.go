@@ -82,8 +82,8 @@ type ReconcilerConfig struct {
 	Tracer tracing.Tracer
 	// Applied is called after each write. It must not block.
 	Applied func(baseline.Change)
-	// DryRun, unless it is nil, gets each observation instead of the Writer, or the error of the
-	// observation. It must not block.
+	// DryRun gets each observation of Compare, or the error of the observation. It must not block.
+	// It may be nil if Compare is not called.
 	DryRun func(Observation, error)
 }
 
@@ -161,6 +161,15 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 
 // Run makes passes until ctx ends; ctx carries the term. It is the Run of a [loop.Loop].
 func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
+	return r.run(ctx, report, r.reconcile)
+}
+
+// Compare is Run in dry run: DryRun gets each observation, and nothing is written.
+func (r *Reconciler) Compare(ctx context.Context, report loop.Report) error {
+	return r.run(ctx, report, r.compare)
+}
+
+func (r *Reconciler) run(ctx context.Context, report loop.Report, reconcile reconcile) error {
 	r.reports, r.logged = nil, nil
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -174,7 +183,7 @@ func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
 		case <-r.triggers:
 		case asked = <-r.requests:
 		}
-		err := r.pass(ctx, asked)
+		err := r.pass(ctx, asked, reconcile)
 		report(err)
 		pause := r.Period
 		if err != nil {
@@ -241,14 +250,17 @@ func (r *Reconciler) ask(ctx context.Context, asked request) (Result, error) {
 	}
 }
 
-func (r *Reconciler) pass(ctx context.Context, asked request) error {
+// reconcile is what one pass does.
+type reconcile func(ctx context.Context, asked request) (Result, error)
+
+func (r *Reconciler) pass(ctx context.Context, asked request, reconcile reconcile) error {
 	ctx, cancel := context.WithTimeout(ctx, PassTimeout)
 	defer cancel()
 	if asked.reply != nil {
 		defer close(asked.reply) // also after a panic: the caller must not wait for a pass that is over
 	}
 	ctx, span := r.startSpan(ctx, asked)
-	result, err := r.reconcile(ctx, asked)
+	result, err := reconcile(ctx, asked)
 	endSpan(span, &result, err)
 	r.remember(err)
 	if asked.reply != nil {
@@ -261,9 +273,6 @@ func (r *Reconciler) pass(ctx context.Context, asked request) error {
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, error) {
-	if r.DryRun != nil {
-		return r.compare(ctx, asked)
-	}
 	var tries []Try
 	var conflict error
 	for range maxRounds {

@@ -64,7 +64,7 @@ func TestReconciler_RequestOfAPassThatPanicsEnds(t *testing.T) {
 		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) { panic("out of order") })
 		go func() {
 			defer func() { _ = recover() }()
-			_ = r.pass(t.Context(), <-r.requests)
+			_ = r.pass(t.Context(), <-r.requests, r.reconcile)
 		}()
 		if _, err := r.Reconcile(t.Context()); !errors.Is(err, errAbandoned) {
 			t.Errorf("Reconcile = %v, want %v", err, errAbandoned)
@@ -173,7 +173,7 @@ func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
 	}
 	pass := func() {
 		t.Helper()
-		if err := r.pass(t.Context(), request{observe: r.Observe}); err != nil {
+		if err := r.pass(t.Context(), request{observe: r.Observe}, r.reconcile); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,8 @@
 package rangestore
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,9 +40,32 @@ func TestVerifyCluster_ComparesTheIdentity(t *testing.T) {
 					of.ResourceVersion = fmt.Sprint(response.Header.Revision)
 				}
 			}
-			problem, err := f.VerifyCluster(t.Context(), of)
+			problem, err := f.VerifyCluster(t.Context(), always(of))
 			if err != nil || (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
 				t.Errorf("problem is %q, %v, want %q", problem, err, test.problem)
+			}
+		})
+	}
+}
+
+func always(of ClusterIdentity) func(context.Context) (*ClusterIdentity, error) {
+	return func(context.Context) (*ClusterIdentity, error) { return &of, nil }
+}
+
+// The Service is replaced between the read of the API and that of etcd.
+func TestVerifyCluster_ServiceThatChangesInBetweenIsNoOtherCluster(t *testing.T) {
+	for name, lives := range map[string]int{"once": 1, "again and again": 100} {
+		t.Run(name, func(t *testing.T) {
+			f, reads := newFixture(t), 0
+			identify := func(ctx context.Context) (*ClusterIdentity, error) {
+				of := ClusterIdentity{UID: fmt.Sprintf("life-%d.", min(reads, lives))}
+				reads++
+				_, err := f.etcd.Put(ctx, f.prefix+identityKey, fmt.Sprintf("life-%d.", min(reads, lives)))
+				return &of, err
+			}
+			problem, err := f.VerifyCluster(t.Context(), identify)
+			if problem != "" || errors.Is(err, ErrConflict) != (lives > 1) || lives == 1 && err != nil {
+				t.Errorf("problem is %q, %v after %d reads", problem, err, reads)
 			}
 		})
 	}
@@ -52,10 +77,10 @@ func TestVerifyCluster_AcceptsTheRealCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}
-	if problem, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), of); problem != "" || err != nil {
+	if problem, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), always(of)); problem != "" || err != nil {
 		t.Errorf("problem is %q, %v", problem, err)
 	}
-	if problem, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), of); problem == "" || err != nil {
+	if problem, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), always(of)); problem == "" || err != nil {
 		t.Errorf("elsewhere the problem is %q, %v", problem, err)
 	}
 }

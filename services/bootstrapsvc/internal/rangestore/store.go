@@ -118,10 +118,38 @@ const identityKey = "/services/specs/default/kubernetes"
 // encryptedPrefix begins a value that kube-apiserver encrypts at rest. It never encrypts ranges.
 const encryptedPrefix = "k8s:enc:"
 
-// VerifyCluster returns why the ranges may belong to another cluster than identity, and an empty
-// text if they belong to it. The caller must read identity right before: of an encrypted value,
-// only the revision can be compared.
-func (s *Store) VerifyCluster(ctx context.Context, identity ClusterIdentity) (problem string, err error) {
+// noIdentity is the problem of a cluster without its Service.
+const noIdentity = "service default/kubernetes does not exist, so nothing tells yet whether these are the ranges of this cluster"
+
+// maxComparisons bounds how often one call of VerifyCluster compares.
+const maxComparisons = 3
+
+// VerifyCluster returns why the ranges may belong to another cluster than the one that identify
+// reads from the API, and an empty text if they belong to it. identify returns nil without the
+// Service default/kubernetes. Reads between which the Service changes say nothing; if it changes
+// again and again, the error wraps ErrConflict.
+func (s *Store) VerifyCluster(ctx context.Context, identify func(context.Context) (*ClusterIdentity, error)) (problem string, err error) {
+	before, err := identify(ctx)
+	for range maxComparisons {
+		if err != nil {
+			return "", err
+		}
+		if before == nil {
+			return noIdentity, nil
+		}
+		if problem, err = s.compareIdentity(ctx, *before); problem == "" || err != nil {
+			return problem, err
+		}
+		var after *ClusterIdentity
+		if after, err = identify(ctx); err == nil && after != nil && *after == *before {
+			return problem, nil
+		}
+		before = after
+	}
+	return "", fmt.Errorf("compare service default/kubernetes in the API and in etcd: %w", ErrConflict)
+}
+
+func (s *Store) compareIdentity(ctx context.Context, identity ClusterIdentity) (problem string, err error) {
 	key := s.root + identityKey
 	response, err := s.client.Get(ctx, key)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -45,13 +44,19 @@ type access struct {
 	all bool
 	// reviews are the results for classes that kube-apiserver decides about: one for a message.
 	reviews map[session.ClassID]error
-	// batches is set once the caller may beat for all holders of a class.
-	batches bool
 	// refused counts the refused items; firstRefused is why the first of them was, with firstKey.
 	refused      int
 	firstRefused error
 	firstKey     session.Key
+	// further is why items after maxExplained are refused, and rejections are those that items of a
+	// class share.
+	further    error
+	rejections map[session.ClassID]*leasev1.Rejection
 }
+
+// maxExplained is how many refused items of a message have a text of their own. The answer to a
+// thousand would need many times the memory of the message.
+const maxExplained = 16
 
 func (s *Server) accessOf(caller *authn.Caller) *access {
 	return &access{
@@ -99,6 +104,13 @@ func (a *access) decide(ctx context.Context, key session.Key) error {
 	if name, bound := binding.HolderOf(&a.identity); bound && name == key.Name {
 		return nil
 	}
+	if a.refused >= maxExplained {
+		if a.further == nil {
+			a.further = rpcerror.New(codes.PermissionDenied, rpcerror.NotAuthorizedReason,
+				fmt.Sprintf("user %q may not beat for this holder; the first refused items of the message name the identities that may", a.identity.User))
+		}
+		return a.further
+	}
 	return rpcerror.New(codes.PermissionDenied, rpcerror.NotAuthorizedReason,
 		fmt.Sprintf("user %q may not beat for holder %q of class %q; only this may: %s",
 			a.identity.User, key.Name, a.server.Catalog.Get(key.Class).Name, binding.Wanted(key.Name)))
@@ -119,7 +131,6 @@ func (a *access) review(ctx context.Context, id session.ClassID) error {
 		a.reviews = map[session.ClassID]error{}
 	}
 	a.reviews[id] = err
-	a.batches = a.batches || err == nil
 	return err
 }
 
@@ -129,28 +140,23 @@ func (a *access) refuse(ctx context.Context, key session.Key) *leasev1.Rejection
 	if err == nil {
 		return nil
 	}
+	shared := a.refused > maxExplained
+	if known := a.rejections[key.Class]; shared && known != nil {
+		return known
+	}
 	rejection := &leasev1.Rejection{
 		Reason: string(rpcerror.ReasonOf(err)), Code: code.Code(status.Code(err)), Message: status.Convert(err).Message(),
 	}
 	if status.Code(err) == codes.Unavailable {
 		rejection.RetryAfter = durationpb.New(jitter(2 * unreviewedPause))
 	}
+	if shared {
+		if a.rejections == nil {
+			a.rejections = map[session.ClassID]*leasev1.Rejection{}
+		}
+		a.rejections[key.Class] = rejection
+	}
 	return rejection
-}
-
-// maxBytes is the size of the largest message of a caller that beats for one holder of each class.
-const maxBytes = 64 << 10
-
-// checkSize returns MESSAGE_TOO_LARGE for a message that only a caller with many holders needs.
-func (a *access) checkSize(message proto.Message) error {
-	if a.all || a.batches {
-		return nil
-	}
-	if size := proto.Size(message); size > maxBytes {
-		return rpcerror.New(codes.ResourceExhausted, reasonMessageTooLarge, fmt.Sprintf(
-			"the message has %d bytes; %d are accepted of user %q, which has one holder of each class", size, maxBytes, a.identity.User))
-	}
-	return nil
 }
 
 // ownerOf names the caller as the owner of a session that it opens; empty if the sessions of the

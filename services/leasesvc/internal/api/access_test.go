@@ -82,7 +82,7 @@ func TestHeartbeat_AStolenCertificateTakesOverItsOwnNodeOnly(t *testing.T) {
 	for _, h := range attack {
 		h.BootId = "stolen"
 	}
-	response, err := f.server.Heartbeat(as(t, node("node-0")), unary(1, attack))
+	response, err := f.beat(t, node("node-0"), unary(1, attack))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,13 +164,17 @@ func TestHeartbeat_OnlyTheIdentityOfTheNodeMayBeat(t *testing.T) {
 		"stale token of the own node": {&authn.Caller{User: token(agentAccount, "node-1").User, Stale: true}, "node", true},
 	} {
 		h := &leasev1.Holder{Class: c.class, Name: "node-1", BootId: "b"}
-		response, err := f.server.Heartbeat(as(t, c.caller), unary(1, []*leasev1.Holder{h}))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if !c.want {
+		response, err := f.beat(t, c.caller, unary(1, []*leasev1.Holder{h}))
+		switch {
+		case err != nil && c.want:
+			t.Errorf("%s: %v", name, err)
+		case err != nil: // it may beat for no holder
+			if rpcerror.ReasonOf(err) != rpcerror.NotAuthorizedReason || status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: %v, want %s", name, err, rpcerror.NotAuthorizedReason)
+			}
+		case !c.want:
 			expectRefused(t, name, response.Results[0].GetRejection())
-		} else if response.Results[0].GetGrant() == nil {
+		case response.Results[0].GetGrant() == nil:
 			t.Errorf("%s: %v", name, response.Results[0])
 		}
 	}
@@ -355,7 +359,7 @@ func TestSessions_OneIdentityOpensABoundedNumberOfUnownedLeases(t *testing.T) {
 			t.Errorf("a holder with a lease: %v", result)
 		}
 	}
-	response, err := f.server.Heartbeat(as(t, certified("alice")), unary(1, sidecars(20, 1)))
+	response, err := f.beat(t, certified("alice"), unary(1, sidecars(20, 1)))
 	if err != nil || response.Results[0].GetRejection().GetReason() != "TOO_MANY_HOLDERS" {
 		t.Errorf("by a call: %v, %v", response, err)
 	}
@@ -408,40 +412,51 @@ func TestHeartbeat_RefusedItemsCountAsMessages(t *testing.T) {
 	var last error
 	calls := 0
 	for ; last == nil && calls < 100; calls++ {
-		_, last = f.server.Heartbeat(as(t, node("thief")), unary(uint64(calls+1), holders(0, 500)))
+		_, last = f.beat(t, node("thief"), unary(uint64(calls+1), holders(0, 500)))
 	}
 	// A slow machine grants further messages between the calls.
 	if rpcerror.ReasonOf(last) != "TOO_MANY_MESSAGES" || calls > 25 {
 		t.Errorf("call %d: %v, want TOO_MANY_MESSAGES after some 1,000 refused items", calls, last)
 	}
-	if _, err := f.server.Heartbeat(as(t, node("node-1")), unary(1, holders(1, 1))); err != nil {
+	if _, err := f.beat(t, node("node-1"), unary(1, holders(1, 1))); err != nil {
 		t.Errorf("another identity: %v", err)
 	}
 }
 
-func TestMessages_AreSmallUnlessTheCallerBatches(t *testing.T) {
+// A caller that may beat for no holder has no message read, and one that may beat for one holder of
+// each class does not batch.
+func TestBegin_DecidesWithoutAMessage(t *testing.T) {
 	r := &reviewer{answer: func(user authn.User, _ authz.Attributes) (authz.Decision, error) {
+		if user.Name == "dora" {
+			return authz.Decision{}, errors.New("away")
+		}
 		return authz.Decision{Allowed: user.Name == "alice"}, nil
 	}}
-	f := newFixture(t, setup{furtherClasses: []class.Class{reviewedClass()}, authorizer: authz.New(r), maxRegistrations: unlimited, maxMessages: unlimited})
-	large := func(class string) *leasev1.StreamHeartbeatsRequest {
-		list := holders(0, 1000)
-		for _, h := range list {
-			h.Class, h.BootId = class, strings.Repeat("b", 60)
+	f := newFixture(t, setup{furtherClasses: []class.Class{reviewedClass()}, authorizer: authz.New(r)})
+	forwarded := node("node-0")
+	forwarded.Forwarded = true
+	for _, c := range []struct {
+		caller          *authn.Caller
+		begins, batches bool
+	}{
+		{node("node-0"), true, false},
+		{certified("alice"), true, true},
+		{certified("bob"), false, false},
+		{certified("dora"), true, false}, // not known, and her holders may live
+		{forwarded, false, false},
+		{unchecked(), true, true},
+	} {
+		for _, method := range []string{
+			leasev1.HeartbeatService_Heartbeat_FullMethodName, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName, leasev1.HeartbeatService_ReleaseLease_FullMethodName,
+		} {
+			_, err := f.begin(t, c.caller, method)
+			if begins := err == nil; begins != c.begins || !begins && (status.Code(err) != codes.PermissionDenied || rpcerror.ReasonOf(err) != rpcerror.NotAuthorizedReason) {
+				t.Errorf("%s of %q: %v", method, c.caller.User.Name, err)
+			}
 		}
-		return &leasev1.StreamHeartbeatsRequest{Sequence: 1, Registrations: registrations(list)}
-	}
-	f.openAs(t, node("node-0")).expectEnd("a node", large("node"), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
-	f.openAs(t, certified("bob")).expectEnd("a refused caller", large("sidecar"), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
-	if result := f.openAs(t, certified("alice")).send(large("sidecar")).RegistrationResults[999]; result.GetGrant() == nil {
-		t.Errorf("a caller that batches: %v", result)
-	}
-	calls := &leasev1.HeartbeatRequest{}
-	for _, registration := range large("node").Registrations {
-		calls.Beats = append(calls.Beats, &leasev1.Beat{Holder: registration.Holder, Sequence: 1})
-	}
-	if _, err := f.server.Heartbeat(as(t, node("node-0")), calls); rpcerror.ReasonOf(err) != "MESSAGE_TOO_LARGE" {
-		t.Errorf("a call of a node: %v", err)
+		if batches := f.server.Batches(t.Context(), c.caller) == nil; batches != c.batches {
+			t.Errorf("%q batches: %t, want %t", c.caller.User.Name, batches, c.batches)
+		}
 	}
 }
 
@@ -479,7 +494,7 @@ func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	f := newFixture(t, setup{})
 	thief := f.openAs(t, node("thief"))
 	thief.register(holders(0, 3)...)
-	if _, err := f.server.Heartbeat(as(t, node("thief")), unary(1, holders(0, 3))); err != nil {
+	if _, err := f.beat(t, node("thief"), unary(1, holders(0, 3))); err != nil {
 		t.Fatal(err)
 	}
 	thief.serving.end(f.server, true)

@@ -21,7 +21,8 @@ const minReauthTime = 30 * time.Second
 // kube-apiserver is away, no stream ends and no holder is declared silent.
 //
 // After the end, each answer carries DIRECTIVE_REAUTH, and no holder is registered. The stream ends
-// after another time. It belongs to one goroutine, except ended.
+// after another time, and at once if the authority of its certificate is gone. It belongs to one
+// goroutine, except ended.
 type credential struct {
 	caller *authn.Caller
 	// interval is the longest time between two reviews, reauthTime what remains after the end.
@@ -35,7 +36,11 @@ type credential struct {
 
 // watchCredential returns a credential, of which stop must be called.
 func (s *Server) watchCredential(caller *authn.Caller) *credential {
-	c := &credential{caller: caller, interval: s.TokenReviewInterval, reauthTime: max(minReauthTime, 2*s.Catalog.LongestInterval())}
+	interval := s.TokenReviewInterval
+	if caller.Credential == authn.Certificate {
+		interval = caller.RecheckPeriod()
+	}
+	c := &credential{caller: caller, interval: interval, reauthTime: max(minReauthTime, 2*s.Catalog.LongestInterval())}
 	if !caller.Unchecked && (caller.Recheck != nil || !caller.Expires.IsZero()) {
 		c.timer = time.NewTimer(c.untilNext(time.Now()))
 	}
@@ -89,14 +94,18 @@ func (c *credential) next(ctx context.Context) error {
 	return nil
 }
 
-// apply takes the result of a review.
-func (c *credential) apply(err error) {
+// apply takes the result of a review. The error ends the stream.
+func (c *credential) apply(err error) error {
 	c.reviewed = nil
-	if status.Code(err) == codes.Unauthenticated {
+	switch {
+	case status.Code(err) != codes.Unauthenticated:
+		c.timer.Reset(c.untilNext(time.Now()))
+	case c.caller.Credential == authn.Certificate && time.Now().Before(c.caller.Expires):
+		return err // its authority counts for no call either
+	default:
 		c.end("the token is not valid any more: " + status.Convert(err).Message())
-		return
 	}
-	c.timer.Reset(c.untilNext(time.Now()))
+	return nil
 }
 
 func (c *credential) end(why string) {

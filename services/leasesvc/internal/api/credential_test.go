@@ -36,7 +36,11 @@ type openStream struct {
 
 // openStreamAs calls the handler of streams until the test ends.
 func (f *fixture) openStreamAs(t *testing.T, caller *authn.Caller) *openStream {
-	ctx, cancel := context.WithCancelCause(authn.NewContext(t.Context(), caller))
+	begun, err := f.begin(t, caller, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(begun)
 	s := &openStream{
 		t: t, ctx: ctx, cancel: cancel, requests: make(chan *leasev1.StreamHeartbeatsRequest), failure: make(chan error),
 		responses: make(chan *leasev1.StreamHeartbeatsResponse), ended: make(chan error, 1),

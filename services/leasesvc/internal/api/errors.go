@@ -24,7 +24,6 @@ const (
 	reasonDeleteFailed            rpcerror.Reason = "LEASE_NOT_DELETED"
 	reasonRegistrationRateLimited rpcerror.Reason = "REGISTRATION_RATE_LIMITED"
 	reasonTooManyMessages         rpcerror.Reason = "TOO_MANY_MESSAGES"
-	reasonMessageTooLarge         rpcerror.Reason = "MESSAGE_TOO_LARGE"
 	reasonTooManyInFlight         rpcerror.Reason = "TOO_MANY_CALLS_IN_FLIGHT"
 )
 

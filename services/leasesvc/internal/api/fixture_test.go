@@ -13,7 +13,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -137,6 +136,26 @@ func as(t testing.TB, caller *authn.Caller) context.Context {
 	return authn.NewContext(t.Context(), caller)
 }
 
+// begin returns the context of a call of a caller, as a gRPC server makes it, or why the call is
+// refused before it is read.
+func (f *fixture) begin(t testing.TB, caller *authn.Caller, method string) (context.Context, error) {
+	ctx, end, err := f.server.Begin(as(t, caller), caller, method)
+	if err == nil {
+		t.Cleanup(end)
+	}
+	return ctx, err
+}
+
+// beat makes a call with beats by name.
+func (f *fixture) beat(t testing.TB, caller *authn.Caller, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+	ctx, end, err := f.server.Begin(as(t, caller), caller, leasev1.HeartbeatService_Heartbeat_FullMethodName)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return f.server.Heartbeat(ctx, request)
+}
+
 // open returns a client whose caller is not checked.
 func (f *fixture) open(t testing.TB) *client { return f.openAs(t, unchecked()) }
 
@@ -190,7 +209,17 @@ func registrations(holders []*leasev1.Holder) []*leasev1.Registration {
 // lease returns the session of a Node.
 func (f *fixture) lease(name string) (sessioncontroller.Lease, bool) {
 	f.t.Helper()
-	key := session.Key{Name: name}
+	return f.leaseOf(&leasev1.Holder{Class: class.Node, Name: name})
+}
+
+// leaseOf returns the session of a holder.
+func (f *fixture) leaseOf(of *leasev1.Holder) (sessioncontroller.Lease, bool) {
+	f.t.Helper()
+	holder, served := f.server.convert.holder(of)
+	if !served {
+		f.t.Fatalf("%v has no class", of)
+	}
+	key := holder.Key
 	lease, found, err := f.sessions.Get(context.Background(), key, f.server.Catalog.ShardOf(key))
 	if err != nil {
 		f.t.Fatal(err)

@@ -23,23 +23,15 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	if err := s.checkCluster(request.ClientInfo); err != nil {
 		return nil, err
 	}
-	caller := authn.FromContext(ctx)
-	sender := s.senders.open(caller)
-	defer s.senders.close(sender)
-	if _, err := s.directive(sender); err != nil {
-		return nil, err
-	}
+	caller, sender := authn.FromContext(ctx), senderIn(ctx)
 	beats := newBeatBatch(s, newReply(s, caller, leasev1.HeartbeatService_Heartbeat_FullMethodName), len(request.Beats))
-	beats.access = s.accessOf(caller)
+	beats.access = s.accessIn(ctx, caller)
 	beats.batch.Unordered = true
 	beats.batch.Admit = func() bool { return s.admitRegistrations(sender, time.Now(), 1) == 1 }
 	for _, beat := range request.Beats {
 		beats.add(ctx, &leasev1.ForwardedBeat{Beat: beat})
 	}
 	s.reportRefused(beats.access, sender, leasev1.HeartbeatService_Heartbeat_FullMethodName)
-	if err := beats.access.checkSize(request); err != nil {
-		return nil, err
-	}
 	results, err := beats.process(ctx)
 	if err != nil {
 		return nil, s.statusOf(err)

@@ -223,15 +223,17 @@ func TestStreamHeartbeats_OneIdentityHasABoundedNumberOfStreams(t *testing.T) {
 	for range maxOpen {
 		f.server.senders.open(eve) // a stream that sends nothing
 	}
-	err := f.server.StreamHeartbeats(closedStream{ctx: as(t, eve)})
-	if rpcerror.ReasonOf(err) != reasonTooManyInFlight || rpcerror.RetryAfterOf(err) <= 0 {
-		t.Errorf("a stream more: %v, want %s with a pause", err, reasonTooManyInFlight)
-	}
-	if err := f.server.StreamHeartbeats(closedStream{ctx: as(t, node("node-1"))}); err != nil {
-		t.Errorf("a stream of another node: %v", err)
+	for _, method := range []string{leasev1.HeartbeatService_StreamHeartbeats_FullMethodName, leasev1.HeartbeatService_Heartbeat_FullMethodName} {
+		_, err := f.begin(t, eve, method)
+		if rpcerror.ReasonOf(err) != reasonTooManyInFlight || rpcerror.RetryAfterOf(err) <= 0 {
+			t.Errorf("%s: %v, want %s with a pause", method, err, reasonTooManyInFlight)
+		}
+		if _, err := f.begin(t, node("node-1"), method); err != nil {
+			t.Errorf("%s of another node: %v", method, err)
+		}
 	}
 	f.server.senders.closeMeter(senderName(&eve.User), time.Now())
-	if err := f.server.StreamHeartbeats(closedStream{ctx: as(t, eve)}); err != nil {
+	if _, err := f.begin(t, eve, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName); err != nil {
 		t.Errorf("a stream after another has ended: %v", err)
 	}
 }

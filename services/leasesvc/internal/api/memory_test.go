@@ -5,6 +5,10 @@ import (
 	"runtime"
 	"testing"
 	"unsafe"
+
+	"google.golang.org/protobuf/proto"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // maxHolderBytes is the most memory that a holder may use in addition to its connection.
@@ -78,5 +82,39 @@ func TestMemory_NameOfAHolderIsStoredOnce(t *testing.T) {
 	}
 	if unsafe.StringData(again.handles[0].name) != unsafe.StringData(lease.Holder.Key.Name) {
 		t.Error("the stream stores a copy of the name")
+	}
+}
+
+// A message of a node needs at most sixteen times the memory of its limit, with its answer.
+func TestHeartbeat_MemoryOfRefusedItemsIsBounded(t *testing.T) {
+	const limit = 64 << 10
+	f := newFixture(t, setup{maxMessages: unlimited})
+	list := holders(0, 1000)
+	message, err := proto.Marshal(unary(1, list))
+	if err != nil || len(message) > limit {
+		t.Fatalf("a message of %d bytes: %v", len(message), err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	request := &leasev1.HeartbeatRequest{}
+	if err := proto.Unmarshal(message, request); err != nil {
+		t.Fatal(err)
+	}
+	response, err := f.beat(t, node("thief"), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := proto.Marshal(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	used := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%d bytes for a message of %d and an answer of %d", used, len(message), len(answer))
+	if used > 16*limit {
+		t.Errorf("%d bytes were allocated, more than 16 times the limit", used)
+	}
+	for _, i := range []int{0, maxExplained, 999} {
+		expectRefused(t, list[i].Name, response.Results[i].GetRejection())
 	}
 }

@@ -22,7 +22,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 		return nil, errUnknownClass(request.Holder.GetClass())
 	}
 	caller := authn.FromContext(ctx)
-	access := s.accessOf(caller)
+	access := s.accessIn(ctx, caller)
 	if err := access.check(ctx, holder.Key); err != nil {
 		s.reportRefused(access, nil, leasev1.HeartbeatService_ReleaseLease_FullMethodName)
 		return nil, err

@@ -142,11 +142,11 @@ func TestClientInfo_AnotherClusterIsRejected(t *testing.T) {
 		c.send(message(2, "cluster-2")) // read from the first message only
 	}
 	beats := &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{{Holder: holders(0, 1)[0], Sequence: 9}}, ClientInfo: &metav1.ClientInfo{Cluster: "cluster-2"}}
-	if _, err := f.server.Heartbeat(as(t, unchecked()), beats); status.Code(err) != codes.FailedPrecondition || rpcerror.ReasonOf(err) != "WRONG_CLUSTER" {
+	if _, err := f.beat(t, unchecked(), beats); status.Code(err) != codes.FailedPrecondition || rpcerror.ReasonOf(err) != "WRONG_CLUSTER" {
 		t.Errorf("heartbeat of another cluster: %v", err)
 	}
 	beats.ClientInfo.Cluster = "cluster-1"
-	response, err := f.server.Heartbeat(as(t, unchecked()), beats)
+	response, err := f.beat(t, unchecked(), beats)
 	if err != nil || response.ServerInfo.GetCluster() != "cluster-1" || response.ServerInfo.GetReplicaId() != "replica-1" || response.ServerInfo.GetVersion() != "v1.2.3" {
 		t.Errorf("server info %v, error %v", response.GetServerInfo(), err)
 	}
@@ -230,7 +230,7 @@ func TestHeartbeat_ReportsAsOnAStream(t *testing.T) {
 	f := newFixture(t, setup{})
 	beat := func(sequence uint64, name string, report *leasev1.Report) *leasev1.HeartbeatResult {
 		t.Helper()
-		response, err := f.server.Heartbeat(as(t, unchecked()), &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{
+		response, err := f.beat(t, unchecked(), &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{
 			{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "1"}, Sequence: sequence, Report: report},
 		}})
 		if err != nil {

@@ -48,8 +48,6 @@ type responder struct {
 	sequence uint64        // of the last message
 	agent    session.Agent // of the first message
 	early    int           // early messages in a row
-	// batches is set once the caller may register all holders of a class.
-	batches bool
 
 	// The fields below describe the current message. They are reused for the next one, when gRPC
 	// has encoded the response.
@@ -99,10 +97,8 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 		return err
 	}
 	r.reset(request.Sequence)
-	if len(request.Registrations)+len(request.Reports) > 0 || request.ClientInfo != nil || len(request.ProtoReflect().GetUnknown()) > 0 {
-		if err := r.authorize(ctx, request); err != nil {
-			return err
-		}
+	if len(request.Registrations) > 0 {
+		r.authorize(ctx, request)
 	}
 	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(r.batch.Registrations)))
 	r.response.Directive = directive
@@ -256,20 +252,13 @@ func (r *responder) addReports(reports []*leasev1.HandleReport) {
 
 // authorize decides about the registrations of a message, each alone: it adds the accepted ones to
 // the batch and rejects the others. addRegistrationResults fills the nil elements of the results.
-// It refuses a message that is too large for the caller.
-func (r *responder) authorize(ctx context.Context, request *leasev1.StreamHeartbeatsRequest) error {
+func (r *responder) authorize(ctx context.Context, request *leasev1.StreamHeartbeatsRequest) {
 	access := r.server.accessOf(r.caller)
-	access.batches = r.batches
 	r.response.RegistrationResults = r.addRegistrations(ctx, access, request)
-	r.batches = access.batches
 	r.server.reportRefused(access, r.sender, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
-	return access.checkSize(request)
 }
 
 func (r *responder) addRegistrations(ctx context.Context, access *access, request *leasev1.StreamHeartbeatsRequest) []*leasev1.RegistrationResult {
-	if len(request.Registrations) == 0 {
-		return nil
-	}
 	results := make([]*leasev1.RegistrationResult, len(request.Registrations))
 	firstBoot := request.Registrations[0].GetHolder().GetBootId()
 	for i, wanted := range request.Registrations {

@@ -34,14 +34,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	if !held {
 		return s.statusOf(sessioncontroller.ErrStopped) // this replica can accept no holder
 	}
-	caller := authn.FromContext(rpc.Context())
-	sender := s.senders.open(caller)
-	defer s.senders.close(sender)
-	if s.senders.tooManyOpen(sender) {
-		s.metrics.rejectedStreams.WithLabelValues("too_many_streams").Inc()
-		return rpcerror.New(codes.ResourceExhausted, reasonTooManyInFlight,
-			fmt.Sprintf("%q has %d streams open, which is the limit; end one first", sender.name, maxOpen), rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
-	}
+	caller, sender := authn.FromContext(rpc.Context()), senderIn(rpc.Context())
 	if !s.admitStream(sender, time.Now()) {
 		s.metrics.rejectedStreams.WithLabelValues("registration_rate_limited").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
@@ -80,7 +73,10 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 			ended.err = context.Cause(rpc.Context())
 			return stream.end(ended.err)
 		case err := <-credential.reviewed:
-			credential.apply(err)
+			if err := credential.apply(err); err != nil {
+				s.metrics.rejectedStreams.WithLabelValues("not_authenticated").Inc()
+				return err
+			}
 		case <-credential.due():
 			if err := credential.next(rpc.Context()); err != nil {
 				s.metrics.rejectedStreams.WithLabelValues("not_authenticated").Inc()

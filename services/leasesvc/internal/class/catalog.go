@@ -33,6 +33,9 @@ func NewCatalog(classes []Class, shards int, agents ...string) *Catalog {
 	return c
 }
 
+// Len returns the number of classes. Their IDs begin at 0.
+func (c *Catalog) Len() int { return len(c.classes) }
+
 // Get returns the class with an ID.
 func (c *Catalog) Get(id session.ClassID) *Class { return &c.classes[id] }
 

@@ -26,15 +26,13 @@ const (
 	reportEvery = time.Second
 )
 
-// Config is the configuration of a Controller. All fields but Decisions are required.
+// Config is the configuration of a Controller. All fields are required.
 type Config struct {
 	Rules eviction.Rules
 	// Workers is how many evictions run at the same time.
 	Workers int
 	Metrics *Metrics
 	Logger  *slog.Logger
-	// Decisions records evictions; nil records nothing.
-	Decisions *decisions.Log
 }
 
 // Cluster is what one Run works on.
@@ -45,6 +43,8 @@ type Cluster struct {
 	// NodeHealth is nil in a process whose node health sets no taints: the taints of upstream's
 	// controller are always reliable.
 	NodeHealth NodeHealth
+	// Decisions records evictions; nil records nothing.
+	Decisions *decisions.Log
 }
 
 // Cache is a nodestore.Cache; *nodestore.Subscription is one.

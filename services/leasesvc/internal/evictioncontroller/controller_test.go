@@ -52,14 +52,14 @@ func (x *fixture) run(rate float64, story func(*fixture)) {
 		x.t.Fatal(err)
 	}
 	x.controller = evictioncontroller.New(evictioncontroller.Config{
-		Rules: eviction.Rules{Rate: rate}, Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(x.t.Output(), nil)), Decisions: x.decisions,
+		Rules: eviction.Rules{Rate: rate}, Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
 	})
 	if _, running := x.controller.Pending("a1"); running {
 		x.t.Error("it says that it runs before it does")
 	}
 	ctx, cancel := context.WithCancel(x.t.Context())
 	ended := make(chan error, 1)
-	cluster := evictioncontroller.Cluster{Cache: x.cluster, Writer: fakeWriter{x.cluster}, Events: x.cluster, NodeHealth: x.cluster}
+	cluster := evictioncontroller.Cluster{Cache: x.cluster, Writer: fakeWriter{x.cluster}, Events: x.cluster, NodeHealth: x.cluster, Decisions: x.decisions}
 	go func() { ended <- x.controller.Run(ctx, cluster, x.report) }()
 	synctest.Wait()
 	story(x)

@@ -96,7 +96,7 @@ func (v *nodeView) status() explain.NodeStatus {
 
 func (s *Server) status(v *nodeView) explain.NodeStatus {
 	status := v.status()
-	status.DryRun = s.DryRun
+	status.DryRun = s.DryRun()
 	return status
 }
 

@@ -28,8 +28,8 @@ type Config struct {
 	// Loop is the name of the loop node-health, and Enabled whether it runs.
 	Loop    string
 	Enabled bool
-	// DryRun is whether it writes nothing.
-	DryRun  bool
+	// DryRun reports whether it writes nothing now.
+	DryRun  func() bool
 	Catalog *class.Catalog
 	// Namespace contains the Leases of Nodes.
 	Namespace string

@@ -109,7 +109,7 @@ func TestNodeHealthOf_SaysTheAgent(t *testing.T) {
 	} {
 		view := newNodeView(snapshot, &nodehealthcontroller.Node{Object: &corev1.Node{}, Result: c.result})
 		view.lease = c.lease
-		if got := (&Server{}).nodeHealthOf(&view).Agent; !proto.Equal(got, c.want) {
+		if got := (&Server{Config: Config{DryRun: func() bool { return false }}}).nodeHealthOf(&view).Agent; !proto.Equal(got, c.want) {
 			t.Errorf("%s: agent %v, want %v", name, got, c.want)
 		}
 	}

@@ -21,9 +21,8 @@
 //     An answer that takes long makes the grace periods as much longer.
 //   - No uncertainty stops the NoExecute taints and the marks of Pods of Nodes that are marked
 //     Unknown already.
-//   - Which Pods to mark NotReady is read from the objects, so a restart or a write conflict
-//     forgets none. A Pod on a Node that its kubelet reports not ready is marked once: see
-//     Plan.Dead and Plan.NotReady.
+//   - Which Pods of a Node that is marked Unknown to mark NotReady is read from the objects, so a
+//     restart or a write conflict forgets none. The Node may have been Ready=False before.
 //
 // # Division among replicas
 //

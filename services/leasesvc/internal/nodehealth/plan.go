@@ -44,6 +44,9 @@ type Rules struct {
 	// NormalRate, PartialRate and FullRate are NoExecute taints per second and zone, by the state
 	// of the zone.
 	NormalRate, PartialRate, FullRate float64
+	// MarkPodsOfUnreadyNodes marks the ready Pods of a Node whose kubelet reports Ready=False, once
+	// in each process. Upstream leaves them to the kubelet, which lives.
+	MarkPodsOfUnreadyNodes bool
 }
 
 // DefaultRules returns the defaults of kube-controller-manager v1.37, for nodes that beat every
@@ -100,9 +103,9 @@ type Plan struct {
 	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
 	// NotReady.
 	Dead []*NodeState
-	// NotReady are the Nodes of the held shards whose kubelet reports Ready=False. Each ready Pod
-	// on them is to be marked NotReady once: the kubelet may be unable to, and reports again if it
-	// is able.
+	// NotReady are the Nodes of the held shards whose kubelet reports Ready=False, with
+	// Rules.MarkPodsOfUnreadyNodes. Each ready Pod on them is to be marked NotReady once: the
+	// kubelet may be unable to, and reports again if it is able.
 	NotReady []*NodeState
 }
 
@@ -207,7 +210,7 @@ func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	case Dead:
 		p.plan.Dead = append(p.plan.Dead, s)
 	}
-	if s.traits.ready == corev1.ConditionFalse && a.Health != Dead {
+	if p.MarkPodsOfUnreadyNodes && s.traits.ready == corev1.ConditionFalse && a.Health != Dead {
 		p.plan.NotReady = append(p.plan.NotReady, s)
 	}
 	return a.Health == Silent

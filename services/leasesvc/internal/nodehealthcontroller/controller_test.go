@@ -50,12 +50,17 @@ func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcon
 
 // run runs a controller in a bubble while story happens, and returns the registry of its metrics.
 func run(t *testing.T, f *fakeCluster, story func()) *prometheus.Registry {
+	return runWith(t, f, nodehealth.DefaultRules(), story)
+}
+
+func runWith(t *testing.T, f *fakeCluster, rules nodehealth.Rules, story func()) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	metrics, err := nodehealthcontroller.NewMetrics(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := config(t, metrics, 1)
+	cfg.Rules = rules
 	f.decisions = decisions.NewLog()
 	loop := nodehealthcontroller.New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,7 +299,7 @@ func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 			f.thaw()
 			time.Sleep(2 * time.Second)
 		})
-		f.expectWrites(t, "add-no-execute n0", "unready pod-n0")
+		f.expectWrites(t, "add-no-execute n0")
 	})
 }
 
@@ -311,7 +316,7 @@ func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 			f.beat(10 * time.Second)
 			f.beat(52*time.Second, "n1")
 		})
-		if diff := cmp.Diff([]string{"not ready pod-n0", "not ready n1", "not ready pod-n1"}, f.events); diff != "" {
+		if diff := cmp.Diff([]string{"not ready n1", "not ready pod-n1"}, f.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 	})

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
 // marks is how many writes marked the Pod of n0.
@@ -21,14 +23,45 @@ func (f *fakeCluster) marks() (marks int) {
 	return marks
 }
 
-// A kubelet that reports its node not ready may be unable to report on its Pods, because its
-// runtime is down. A kubelet that is able is not contradicted again.
+// A kubelet that reports its node not ready lives, and reports on its Pods itself. A virtual one
+// may report a Pod once only, so nothing would restore what is marked. A restart marks nothing
+// either, until the kubelet is silent.
+func TestRun_PodsOfANodeThatIsNotReadyAreLeftToItsKubelet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(4)
+		restart := func() {
+			f.synced = make(chan struct{})
+			f.thaw() // the cache of the next process lists everything
+		}
+		for range 2 { // the second process finds the node as the first one left it
+			run(t, f, func() {
+				f.beat(20 * time.Second)
+				f.report("n0", corev1.ConditionFalse)
+				f.beat(10 * time.Minute)
+				if got := f.marks(); got != 0 {
+					t.Errorf("the pod was marked %d times while its kubelet lives, want never", got)
+				}
+			})
+			restart()
+		}
+		run(t, f, func() { f.beat(2*time.Minute, "n0") })
+		if got := f.marks(); got != 1 {
+			t.Errorf("the pod of a silent node that was not ready before was marked %d times, want once", got)
+		}
+	})
+}
+
+// With the option, a Pod is marked once: the kubelet may be unable to report on its Pods, because
+// its runtime is down. A kubelet that is able is not contradicted again.
 func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
-		run(t, f, func() {
+		rules := nodehealth.DefaultRules()
+		rules.MarkPodsOfUnreadyNodes = true
+		runWith(t, f, rules, func() {
 			f.beat(20 * time.Second)
 			f.report("n0", corev1.ConditionFalse)
 			f.beat(2 * time.Second)

@@ -42,6 +42,8 @@ func (f *fakeParts) server() *Server {
 		ReplicaID:            "slicesvc-1",
 		Controller:           f,
 		Leadership:           f,
+		SelectorDryRun:       func() bool { return false },
+		MirrorDryRun:         func() bool { return false },
 		CheckCaches:          func() error { return f.unsynced },
 		Caches:               func() []kube.KindStatus { return f.caches },
 		MaxEndpointsPerSlice: 100,

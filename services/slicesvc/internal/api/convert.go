@@ -59,8 +59,8 @@ func (s *Server) convertState(state serviceState, leaders leaders) *slicev1.Serv
 		converted.IdealSliceCount += int32(pack.MinSlices(state.mirror.Slices, 0, state.limits.PerSlice()))
 	}
 	converted.Slices = append(
-		convertSlices(state.Slices, slicev1.SliceSource_SLICE_SOURCE_SELECTOR, s.cfg.MaxEndpointsPerSlice, state.WriteTimes, nil),
-		convertSlices(state.mirror.Slices, slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, state.limits.PerSlice(), state.mirror.WriteTimes, state.mirror.Refused)...)
+		convertSlices(state.Slices, slicev1.SliceSource_SLICE_SOURCE_SELECTOR, s.cfg.MaxEndpointsPerSlice, state.WriteTimes, state.Failed),
+		convertSlices(state.mirror.Slices, slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, state.limits.PerSlice(), state.mirror.WriteTimes, state.mirror.Failed)...)
 	slices.SortFunc(converted.Slices, func(a, b *slicev1.SliceSummary) int {
 		return cmp.Or(cmp.Compare(a.GetAddressType(), b.GetAddressType()), cmp.Compare(a.GetName(), b.GetName()))
 	})
@@ -118,13 +118,13 @@ func convertLastPlan(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastP
 }
 
 func convertSlices(all []*discoveryv1.EndpointSlice, source slicev1.SliceSource, capacity int,
-	writeTimes map[string]time.Time, refused map[string]slicecontroller.SliceRefusal) []*slicev1.SliceSummary {
+	writeTimes map[string]time.Time, failed map[string]slicecontroller.SliceFailure) []*slicev1.SliceSummary {
 	converted := make([]*slicev1.SliceSummary, 0, len(all))
 	for _, slice := range all {
 		one := convertSlice(slice)
 		one.Source, one.Capacity, one.WriteTime = source, int32(capacity), prototime.New(writeTimes[slice.Name])
-		if refusal, ok := refused[slice.Name]; ok {
-			one.LastError = validUTF8(refusal.Err.Error())
+		if failure, ok := failed[slice.Name]; ok {
+			one.LastError = validUTF8(failure.Err.Error())
 		}
 		converted = append(converted, one)
 	}

@@ -98,8 +98,8 @@ func (s *Server) plansOf(key slicecontroller.Key) ([]sliceWriter, previews, erro
 	if !ok {
 		return nil, nil, slicecontroller.ErrServiceNotFound
 	}
-	selectors := sliceWriter{reconciler: s.cfg.Controller, dryRun: s.cfg.SelectorDryRun}
-	mirrors := sliceWriter{reconciler: s.cfg.Mirrors, dryRun: s.cfg.MirrorDryRun}
+	selectors := sliceWriter{reconciler: s.cfg.Controller, dryRun: s.cfg.SelectorDryRun()}
+	mirrors := sliceWriter{reconciler: s.cfg.Mirrors, dryRun: s.cfg.MirrorDryRun()}
 	own, ok := s.cfg.Controller.Preview(key)
 	switch {
 	case !ok:

@@ -301,7 +301,7 @@ func TestGetServiceSlices_HasTheSlicesOfBothSources(t *testing.T) {
 	written := time.Now().Add(-time.Minute)
 	b := newBothSources(selectorRemoved, func(b *bothSources) {
 		b.mirror.state.WriteTimes = map[string]time.Time{"web-mirrored": written}
-		b.mirror.state.Refused = map[string]slicecontroller.SliceRefusal{"web-mirrored": {Err: errors.New("a webhook says no\xff")}}
+		b.mirror.state.Failed = map[string]slicecontroller.SliceFailure{"web-mirrored": {Err: errors.New("a webhook says no\xff")}}
 	})
 	got := get(t, b)
 	describe := func(slice *slicev1.SliceSummary) string {
@@ -413,7 +413,7 @@ func TestReconcile_LoopsInDryRunWriteNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBothSources(c.change)
 			server := b.server()
-			server.cfg.SelectorDryRun, server.cfg.MirrorDryRun = c.selectorDry, c.mirrorDry
+			server.cfg.SelectorDryRun, server.cfg.MirrorDryRun = func() bool { return c.selectorDry }, func() bool { return c.mirrorDry }
 			planned, err := server.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: webName})
 			if err != nil || planned.GetPlan().GetMode() != c.mode {
 				t.Errorf("plan has mode %v (error %v), want %v", planned.GetPlan().GetMode(), err, c.mode)

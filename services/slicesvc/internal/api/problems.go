@@ -37,13 +37,13 @@ func (s *Server) Problems() []*metav1.Problem {
 	health := s.cfg.Controller.Health()
 	var mirrors mirrorcontroller.Health
 	var problems []*metav1.Problem
-	if !s.cfg.SelectorLoopOff {
+	if !s.cfg.SelectorLoopOff && !s.cfg.SelectorDryRun() {
 		problems = s.blockedShards(health.Shards, now, "does no work on them", "the loop that writes slices has not begun; see its state and the readiness of the replica")
 	}
 	if s.cfg.Mirrors != nil {
 		mirrors = s.cfg.Mirrors.Health()
 	}
-	if s.cfg.Mirrors != nil && !s.cfg.MirrorLoopOff {
+	if s.cfg.Mirrors != nil && !s.cfg.MirrorDryRun() {
 		problems = append(problems, s.blockedShards(mirrors.Shards, now, "mirrors no Endpoints in them", "the loop that mirrors Endpoints has not begun; see its state and the readiness of the replica")...)
 	}
 	problems = append(problems, s.failing(health.Failing, "slices")...)

@@ -45,18 +45,16 @@ type Leadership interface {
 	Status() term.Status
 }
 
-// Config configures a Server. All fields are required but Mirrors, the two LoopOff and the two
-// DryRun.
+// Config configures a Server. All fields are required but Mirrors and SelectorLoopOff.
 type Config struct {
 	ReplicaID  string
 	Controller Controller
 	Leadership Leadership
 	// SelectorLoopOff tells that the loop that the Controller serves is not selected.
 	SelectorLoopOff bool
-	// MirrorLoopOff tells that Mirrors does not write.
-	MirrorLoopOff bool
-	// SelectorDryRun and MirrorDryRun tell that the Controller or Mirrors plans and writes nothing.
-	SelectorDryRun, MirrorDryRun bool
+	// SelectorDryRun and MirrorDryRun tell that the Controller or Mirrors plans and writes nothing
+	// now.
+	SelectorDryRun, MirrorDryRun func() bool
 	// Mirrors is the mirror controller; nil if its loop is off. CheckMirrors returns nil once the
 	// Endpoints are known, before that what delays them; it is required with Mirrors.
 	Mirrors      Mirrors

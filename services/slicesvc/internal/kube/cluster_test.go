@@ -24,7 +24,7 @@ import (
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
-// fixture is a namespace of a real cluster with a metadata-only client.
+// fixture is a namespace of a real cluster with a client of slices.
 type fixture struct {
 	*kube.SliceClient
 	t         *testing.T
@@ -47,7 +47,7 @@ func forEachEncoding(t *testing.T, test func(fixture)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			requests, err := kube.NewMetadataOnlyRequests(config)
+			requests, err := kube.NewSliceRequests(config)
 			if err != nil {
 				t.Fatal(err)
 			}

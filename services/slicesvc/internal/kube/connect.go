@@ -30,7 +30,7 @@ func Connect(cfg, sliceConfig *rest.Config) (Clients, error) {
 	if err != nil {
 		return Clients{}, err
 	}
-	slices, err := NewMetadataOnlyRequests(sliceConfig)
+	slices, err := NewSliceRequests(sliceConfig)
 	if err != nil {
 		return Clients{}, err
 	}

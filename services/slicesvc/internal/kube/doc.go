@@ -15,14 +15,14 @@
 // handler asks for the object. Warnings about their deprecation are not logged.
 //
 // Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
-// was planned from; a creation names its slice. So a plan from an older state fails with
+// was planned from; a creation names its slice. A deletion of a slice without a resourceVersion
+// carries the UID alone. So a plan from an older state fails with
 // ErrConflict. No write is repeated here. The transport of the client refuses writes outside of a
 // held term.
 //
 // Cost: the decoder decodes only the used fields of a Pod or Node, and only the metadata of a slice
-// that the Handler already knows. A write asks for the metadata alone in the answer: the endpoints
-// were just sent. If a mutating webhook changes a slice on its way in, the cache has the sent slice
-// until a watch or a list shows another version. Nothing is requested in compressed form, because
+// that the Handler already knows. Of the answer of a write only the metadata is decoded if the
+// endpoints and ports are those that were sent. Nothing is requested in compressed form, because
 // compression costs kube-apiserver about as much as encoding.
 //
 // The generated clientset of client-go would register every kind of Kubernetes and cost more memory

@@ -117,8 +117,8 @@ func decodeTypeMeta(message []byte) (apiVersion, kind string, ok bool) {
 // decodeKey sets the name, namespace, UID and resourceVersion of an encoded object, and returns
 // whether it has a name.
 func decodeKey(object []byte, into *metav1.ObjectMeta) bool {
-	number, meta, size := consumeBytesField(object) // Kubernetes encodes the metadata first
-	if size < 0 || number != 1 {
+	meta, _, ok := splitMeta(object)
+	if !ok {
 		return false
 	}
 	for len(meta) > 0 {
@@ -143,6 +143,16 @@ func decodeKey(object []byte, into *metav1.ObjectMeta) bool {
 		}
 	}
 	return into.Name != ""
+}
+
+// splitMeta splits an encoded object into its metadata, which Kubernetes encodes first, and its
+// other fields.
+func splitMeta(object []byte) (meta, content []byte, ok bool) {
+	number, meta, size := consumeBytesField(object)
+	if size < 0 || number != 1 {
+		return nil, nil, false
+	}
+	return meta, object[size:], true
 }
 
 // consumeBytesField parses a length-delimited field. size is negative for any other field.

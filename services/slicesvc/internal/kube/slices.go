@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -35,11 +37,18 @@ var (
 	// ErrNamespaceTerminating is wrapped if a slice cannot be created because its namespace is
 	// being deleted. A retry does not help.
 	ErrNamespaceTerminating = errors.New("namespace is terminating")
+	// ErrStoredOtherwise is wrapped if kube-apiserver stored other endpoints or ports than were
+	// sent.
+	ErrStoredOtherwise = errors.New("the slice was stored otherwise than it was written; look for an admission policy or webhook that changes EndpointSlices")
 )
 
 // RetryAfter returns the pause that a kube-apiserver asks for with a 429 or another Retry-After,
-// and false if err asks for none. The pause may be 0.
+// and false if err asks for none. The pause may be 0. What an admission webhook asks for is a
+// refusal of one slice: others may be accepted.
 func RetryAfter(err error) (pause time.Duration, requested bool) {
+	if kubeconn.OfWebhook(err) {
+		return 0, false
+	}
 	seconds, requested := apierrors.SuggestsClientDelay(err)
 	return time.Duration(seconds) * time.Second, requested || apierrors.IsTooManyRequests(err)
 }
@@ -70,10 +79,11 @@ func Unreachable(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Denied returns whether err proves that kube-apiserver does not accept a write, for example
-// because of a webhook or a quota. The same write fails again until the cause is gone.
+// Denied returns whether err proves that kube-apiserver does not accept a write as it is, for
+// example because of a webhook or a quota. The same write fails again until the cause is gone.
 func Denied(err error) bool {
-	return Refused(err) && !errors.Is(err, ErrConflict) && !Unreachable(err) || errors.Is(err, ErrNamespaceTerminating)
+	return Refused(err) && !errors.Is(err, ErrConflict) && !Unreachable(err) ||
+		errors.Is(err, ErrNamespaceTerminating) || errors.Is(err, ErrStoredOtherwise)
 }
 
 // SliceClient writes and reads EndpointSlices. It is safe for concurrent use. Every method blocks
@@ -117,12 +127,11 @@ func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discovery
 	case pack.Update:
 		return c.requests.UpdateSlice(ctx, change.Slice)
 	case pack.Delete:
-		err := c.requests.DeleteSlice(ctx, change.Slice, &metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{
-				UID:             &change.Slice.UID,
-				ResourceVersion: &change.Slice.ResourceVersion,
-			},
-		})
+		conditions := &metav1.Preconditions{UID: &change.Slice.UID}
+		if change.Slice.ResourceVersion != "" {
+			conditions.ResourceVersion = &change.Slice.ResourceVersion
+		}
+		err := c.requests.DeleteSlice(ctx, change.Slice, &metav1.DeleteOptions{Preconditions: conditions})
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
@@ -199,14 +208,14 @@ const (
 		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-type metadataOnlyRequests struct {
+type sliceRequests struct {
 	rest       rest.Interface
 	parameters runtime.ParameterCodec
 }
 
-// NewMetadataOnlyRequests returns SliceRequests that ask for metadata where the rest of the answer
-// is known or unused. It contacts nothing.
-func NewMetadataOnlyRequests(cfg *rest.Config) (SliceRequests, error) {
+// NewSliceRequests returns SliceRequests that ask for metadata where the rest of the answer is
+// unused. It contacts nothing.
+func NewSliceRequests(cfg *rest.Config) (SliceRequests, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -215,37 +224,36 @@ func NewMetadataOnlyRequests(cfg *rest.Config) (SliceRequests, error) {
 	if err != nil {
 		return nil, err
 	}
-	return metadataOnlyRequests{rest: client, parameters: runtime.NewParameterCodec(scheme)}, nil
+	return sliceRequests{rest: client, parameters: runtime.NewParameterCodec(scheme)}, nil
 }
 
-func (r metadataOnlyRequests) CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
-	return sendSlice(ctx, slice, requestMetadata(r.rest.Post(), slice).Body(slice))
+func (r sliceRequests) CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	return sendSlice(ctx, slice, requestSlice(r.rest.Post(), slice.Namespace))
 }
 
-func (r metadataOnlyRequests) UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
-	return sendSlice(ctx, slice, requestMetadata(r.rest.Put(), slice).Name(slice.Name).Body(slice))
+func (r sliceRequests) UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	return sendSlice(ctx, slice, requestSlice(r.rest.Put(), slice.Namespace).Name(slice.Name))
 }
 
-func (r metadataOnlyRequests) DeleteSlice(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error {
-	return requestMetadata(r.rest.Delete(), slice).Name(slice.Name).Body(options).Do(ctx).Error()
+func (r sliceRequests) DeleteSlice(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error {
+	return requestSlice(r.rest.Delete(), slice.Namespace).SetHeader("Accept", acceptMetadata).Name(slice.Name).Body(options).Do(ctx).Error()
 }
 
-func requestMetadata(request *rest.Request, slice *discoveryv1.EndpointSlice) *rest.Request {
-	return request.
-		UseProtobufAsDefault().
-		SetHeader("Accept", acceptMetadata).
-		Namespace(slice.Namespace).
-		Resource(sliceResource)
+func requestSlice(request *rest.Request, namespace string) *rest.Request {
+	return request.UseProtobufAsDefault().Namespace(namespace).Resource(sliceResource)
 }
 
-// sendSlice returns the sent slice with the metadata of the answer.
+// sendSlice returns the slice that kube-apiserver stored. Admission may have changed it. It shares
+// memory with the sent slice where both are equal.
 func sendSlice(ctx context.Context, sent *discoveryv1.EndpointSlice, request *rest.Request) (*discoveryv1.EndpointSlice, error) {
-	var answer metav1.PartialObjectMetadata
-	if err := request.Do(ctx).Into(&answer); err != nil {
-		return nil, err
-	}
+	answer := request.Body(sent).Do(ctx)
 	stored := *sent
-	stored.ObjectMeta = answer.ObjectMeta
+	if !decodeUnchanged(answer, sent, &stored.ObjectMeta) {
+		stored = discoveryv1.EndpointSlice{}
+		if err := answer.Into(&stored); err != nil {
+			return nil, err
+		}
+	}
 	stored.ManagedFields = keptManagers(&stored.ObjectMeta)
 	if maps.Equal(stored.Labels, sent.Labels) {
 		stored.Labels = sent.Labels // slices of a Service may share them
@@ -256,19 +264,38 @@ func sendSlice(ctx context.Context, sent *discoveryv1.EndpointSlice, request *re
 	return &stored, nil
 }
 
-func (r metadataOnlyRequests) GetSlice(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
+// decodeUnchanged decodes only the metadata of an answer that has the endpoints and ports of the
+// sent slice. It returns false for any other answer. Encoding the sent slice costs less than
+// decoding the answer, and the cache needs no copy of what is equal.
+func decodeUnchanged(answer rest.Result, sent *discoveryv1.EndpointSlice, into *metav1.ObjectMeta) bool {
+	body, err := answer.Raw()
+	if err != nil {
+		return false
+	}
+	_, kind, object, ok := unwrap(body)
+	if !ok || kind != "EndpointSlice" {
+		return false
+	}
+	encoded, err := (&discoveryv1.EndpointSlice{AddressType: sent.AddressType, Endpoints: sent.Endpoints, Ports: sent.Ports}).Marshal()
+	if err != nil {
+		return false
+	}
+	meta, content, ok := splitMeta(object)
+	_, sentContent, sentOK := splitMeta(encoded)
+	if !ok || !sentOK || !bytes.Equal(content, sentContent) {
+		return false
+	}
+	into.Reset()
+	return into.Unmarshal(meta) == nil
+}
+
+func (r sliceRequests) GetSlice(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
 	var found discoveryv1.EndpointSlice
-	err := r.rest.Get().
-		UseProtobufAsDefault().
-		Namespace(namespace).
-		Resource(sliceResource).
-		Name(name).
-		Do(ctx).
-		Into(&found)
+	err := requestSlice(r.rest.Get(), namespace).Name(name).Do(ctx).Into(&found)
 	return &found, err
 }
 
-func (r metadataOnlyRequests) ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (r sliceRequests) ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	var page metav1.PartialObjectMetadataList
 	err := r.rest.Get().
 		UseProtobufAsDefault().

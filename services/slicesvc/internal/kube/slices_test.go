@@ -2,9 +2,9 @@ package kube_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -74,34 +75,83 @@ func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
 	}
 }
 
-// A stored slice shares its annotations with the one that was sent: an Endpoints object may have
-// large ones and very many slices.
-func TestWrite_KeepsNoCopyOfAnnotations(t *testing.T) {
-	t.Parallel()
-	sent := sample()
-	sent.Annotations = map[string]string{"large": strings.Repeat("x", 1000)}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		answer := metav1.PartialObjectMetadata{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
-			ObjectMeta: *sent.ObjectMeta.DeepCopy(),
+// storingServer answers a write with the slice as it was stored, in the encoding of the request.
+// alter changes the slice, as admission may.
+func storingServer(t *testing.T, contentType string, alter func(*discoveryv1.EndpointSlice)) *kube.SliceClient {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), contentType)
+		body, err := io.ReadAll(r.Body)
+		var stored discoveryv1.EndpointSlice
+		if err == nil {
+			_, _, err = info.Serializer.Decode(body, nil, &stored)
 		}
-		answer.ResourceVersion = "77"
-		if err := json.NewEncoder(w).Encode(answer); err != nil {
+		if err != nil || !ok || r.Header.Get("Content-Type") != contentType {
+			t.Errorf("request in %q: %v", r.Header.Get("Content-Type"), err)
+		}
+		stored.ResourceVersion = "77"
+		alter(&stored)
+		w.Header().Set("Content-Type", contentType)
+		stored.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
+		if err := info.Serializer.Encode(&stored, w); err != nil {
 			t.Error(err)
 		}
 	}))
-	defer server.Close()
-	requests, err := kube.NewMetadataOnlyRequests(&rest.Config{Host: server.URL})
+	t.Cleanup(server.Close)
+	requests, err := kube.NewSliceRequests(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: contentType}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := kube.NewSliceClient(requests, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
-	if err != nil {
-		t.Fatal(err)
+	return kube.NewSliceClient(requests, slicetest.ManagedBy)
+}
+
+// A stored slice shares its annotations and endpoints with the one that was sent: an Endpoints
+// object may have large annotations and very many slices, and a Service many endpoints.
+func TestWrite_KeepsNoCopyOfWhatWasStored(t *testing.T) {
+	t.Parallel()
+	for _, contentType := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
+		sent := sample()
+		sent.Annotations = map[string]string{"large": strings.Repeat("x", 1000)}
+		client := storingServer(t, contentType, func(*discoveryv1.EndpointSlice) {})
+		stored, err := client.Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored.ResourceVersion != "77" || unsafe.StringData(stored.Annotations["large"]) != unsafe.StringData(sent.Annotations["large"]) {
+			t.Errorf("%s: stored version %s has a copy of the annotations", contentType, stored.ResourceVersion)
+		}
+		if shared := &stored.Endpoints[0] == &sent.Endpoints[0]; shared != (contentType == runtime.ContentTypeProtobuf) {
+			t.Errorf("%s: the stored slice shares its endpoints: %t", contentType, shared)
+		}
 	}
-	if stored.ResourceVersion != "77" || unsafe.StringData(stored.Annotations["large"]) != unsafe.StringData(sent.Annotations["large"]) {
-		t.Errorf("stored version %s has a copy of the annotations", stored.ResourceVersion)
+}
+
+// What admission changes in a slice is in the result.
+func TestWrite_ReturnsWhatAdmissionChanged(t *testing.T) {
+	t.Parallel()
+	port := int32(9090)
+	for name, alter := range map[string]func(*discoveryv1.EndpointSlice){
+		"an endpoint less": func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[1:] },
+		"no endpoints":     func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil },
+		"a condition":      func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(bool) },
+		"a port":           func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = &port },
+		"no ports":         func(s *discoveryv1.EndpointSlice) { s.Ports = nil },
+		"a label":          func(s *discoveryv1.EndpointSlice) { s.Labels["by"] = "policy" },
+		"an annotation":    func(s *discoveryv1.EndpointSlice) { s.Annotations = map[string]string{"by": "policy"} },
+	} {
+		for _, contentType := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
+			sent := slicetest.Slice(slicetest.Service("web"), "web-1", slicetest.Pods(0, 2))
+			want := sent.DeepCopy()
+			want.ResourceVersion = "77"
+			alter(want)
+			stored, err := storingServer(t, contentType, alter).Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := gocmp.Diff(want, stored, cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", name, contentType, diff)
+			}
+		}
 	}
 }
 
@@ -181,6 +231,7 @@ func TestRetryAfter_ReturnsThePause(t *testing.T) {
 		"busy":                 {err: apierrors.NewTooManyRequests("later", 3), pause: 3 * time.Second, requested: true},
 		"busy, no Retry-After": {err: apierrors.NewTooManyRequests("later", 0), requested: true},
 		"refused":              {err: apierrors.NewBadRequest("no")},
+		"busy webhook":         {err: fmt.Errorf("create: %w", apierrors.NewTooManyRequests(`admission webhook "policy.example" denied the request: later`, 3))},
 		"connection reset":     {err: context.DeadlineExceeded},
 		"no error":             {},
 	} {

@@ -90,5 +90,6 @@ func annotations(endpoints *corev1.Endpoints) map[string]string {
 	all := maps.Clone(endpoints.Annotations)
 	delete(all, corev1.EndpointsLastChangeTriggerTime)
 	delete(all, corev1.LastAppliedConfigAnnotation)
+	delete(all, pack.TookEndpoints)
 	return all
 }

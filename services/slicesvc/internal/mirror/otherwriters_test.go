@@ -3,6 +3,7 @@ package mirror_test
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -107,6 +108,34 @@ func TestCases15To17_EditsOfOtherWriters(t *testing.T) {
 				t.Errorf("the edit is lost: %+v", store.live()[0])
 			}
 		})
+	}
+}
+
+// kube-apiserver refuses a slice whose annotations are larger than 256 KiB together.
+func TestAnnotationsOfOthersGoIfTheyAreTooLarge(t *testing.T) {
+	endpoints := with(endpointsOf(subset([]string{"http:80"}, "10.0.0.1")), func(endpoints *corev1.Endpoints) {
+		endpoints.Annotations = map[string]string{"note": strings.Repeat("n", 200<<10)}
+	})
+	for name, c := range map[string]struct {
+		size int
+		kept bool
+	}{
+		"small enough": {size: 56<<10 - len("note") - len("by"), kept: true},
+		"too large":    {size: 56<<10 - len("note") - len("by") + 1},
+	} {
+		before := newCluster()
+		before.sync(t, endpoints, standard())
+		store := newCluster(edited(before.list()[0], func(slice *discoveryv1.EndpointSlice) {
+			slice.Annotations = map[string]string{"by": strings.Repeat("h", c.size)}
+		}))
+		store.sync(t, endpoints, standard())
+		slice := store.live()[0]
+		if _, kept := slice.Annotations["by"]; kept != c.kept || slice.Annotations["note"] != endpoints.Annotations["note"] {
+			t.Errorf("%s: the slice has %d annotations, want that of the Endpoints object, and the other one: %t", name, len(slice.Annotations), c.kept)
+		}
+		if again := store.sync(t, endpoints, standard()); !again.Empty() {
+			t.Errorf("%s: more writes: %v", name, verbs(again))
+		}
 	}
 }
 

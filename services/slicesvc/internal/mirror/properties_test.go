@@ -145,6 +145,15 @@ func drawLimits(t *rapid.T, label string) mirror.Limits {
 	return mirror.Limits{PerSubset: rapid.IntRange(1, 6).Draw(t, label+" limit"), Spill: rapid.Bool().Draw(t, label+" spill")}
 }
 
+// drawLimitsFor draws limits that no slice exceeds: a slice above the limit keeps its endpoints.
+func drawLimitsFor(t *rapid.T, existing []*discoveryv1.EndpointSlice) mirror.Limits {
+	limits := drawLimits(t, "wanted")
+	for _, slice := range existing {
+		limits.PerSubset = max(limits.PerSubset, len(slice.Endpoints))
+	}
+	return limits
+}
+
 // drawCluster draws slices as an earlier sync left them and other writers changed them.
 func drawCluster(t *rapid.T) *cluster {
 	store := newCluster()
@@ -199,8 +208,9 @@ func edit(t *rapid.T, slice *discoveryv1.EndpointSlice) {
 
 func TestMake_OneApplicationConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		store, endpoints, limits := drawCluster(t), drawEndpoints(t, "wanted"), drawLimits(t, "wanted")
+		store, endpoints := drawCluster(t), drawEndpoints(t, "wanted")
 		before := store.list()
+		limits := drawLimitsFor(t, before)
 		plan := store.sync(t, endpoints, limits)
 		checkSlices(t, store, endpoints, limits)
 		checkForeign(t, before, store)
@@ -210,7 +220,8 @@ func TestMake_OneApplicationConverges(t *testing.T) {
 
 func TestMake_ConvergesWithoutRecycling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		store, endpoints, limits := drawCluster(t), drawEndpoints(t, "wanted"), drawLimits(t, "wanted")
+		store, endpoints := drawCluster(t), drawEndpoints(t, "wanted")
+		limits := drawLimitsFor(t, store.list())
 		in := input(endpoints, limits, store.list())
 		in.WithoutRecycling = true
 		for _, change := range pack.Make(in).Changes {

@@ -28,7 +28,7 @@ func (c *Controller) Compared(ctx context.Context, key Key) (shadow.Input, bool,
 	if of.object == nil && len(existing) == 0 {
 		return shadow.Input{}, false, nil
 	}
-	plan, resolved, err := c.plan(key, of)
+	plan, resolved, err := c.plan(key, of, 0)
 	if err != nil {
 		return shadow.Input{}, false, err
 	}

@@ -206,7 +206,7 @@ var errContentUnknown = errors.New("the content of the Endpoints object is not k
 
 // Plan implements slicecontroller.Source. It reads the Endpoints object if the cache has only its
 // name.
-func (c *Controller) Plan(ctx context.Context, key Key, _ slicecontroller.Object) (pack.Plan, error) {
+func (c *Controller) Plan(ctx context.Context, key Key, _ slicecontroller.Object, repeat int) (pack.Plan, error) {
 	of := c.subject(key)
 	if of.reason() == "" && !of.whole {
 		if err := c.readEndpoints(ctx, key, of.object); err != nil {
@@ -214,7 +214,7 @@ func (c *Controller) Plan(ctx context.Context, key Key, _ slicecontroller.Object
 		}
 		of = c.subject(key)
 	}
-	plan, resolved, err := c.plan(key, of)
+	plan, resolved, err := c.plan(key, of, repeat)
 	if err == nil {
 		c.reports.planned(key, of, resolved)
 	}
@@ -235,7 +235,7 @@ func (c *Controller) readEndpoints(ctx context.Context, key Key, known *corev1.E
 }
 
 // plan plans all slices of a key. What was resolved is the zero value if nothing is mirrored.
-func (c *Controller) plan(key Key, of subject) (pack.Plan, mirror.Resolved, error) {
+func (c *Controller) plan(key Key, of subject, repeat int) (pack.Plan, mirror.Resolved, error) {
 	snapshot := c.Index().SnapshotOfSlices(key)
 	switch {
 	case of.reason() != "":
@@ -244,15 +244,20 @@ func (c *Controller) plan(key Key, of subject) (pack.Plan, mirror.Resolved, erro
 		return pack.Plan{}, mirror.Resolved{}, errContentUnknown
 	}
 	resolved := mirror.Resolve(of.object, c.cfg.Limits)
-	return pack.Make(pack.Input{
+	in := pack.Input{
 		Snapshot:  snapshot,
 		Owner:     mirror.Owner(of.object),
 		Endpoints: desired.Endpoints{Families: resolved.Families},
 		Limit:     c.cfg.Limits.PerSlice(),
 		ManagedBy: mirror.ManagedBy,
 
-		WithoutRecycling: len(c.SyncStatus(key).Refused) > 0,
-	}), resolved, nil
+		WithoutRecycling: c.WithoutRecycling(key),
+	}
+	plan := pack.Make(in)
+	if repeat > 0 {
+		plan = plan.With(pack.Repeat(in, repeat))
+	}
+	return plan, resolved, nil
 }
 
 // Fingerprint implements slicecontroller.Source.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirrorcontroller"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // Cases 1 to 6 of the specification.
@@ -103,6 +104,45 @@ func TestCache_KeepsNoContentBesideASelector(t *testing.T) {
 			t.Errorf("%d reads, want 1", cluster.reads)
 		}
 	})
+}
+
+// A set of ports is divided. The new slice takes addresses that the old one loses: a second after
+// that it is written once more, also if another replica leads by then. Nothing follows.
+func TestRun_TakersAreWrittenOnceMore(t *testing.T) {
+	t.Parallel()
+	for name, handover := range map[string]bool{"the same leader": false, "the next leader": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cluster := newCluster(t)
+				first, second := cluster.join(t), cluster.join(t)
+				end := first.hold(t)
+				cluster.putService(service("web"))
+				cluster.putEndpoints(withSubset(endpoints("web", 80, "10.1.0.1"), 90, "10.1.0.1"))
+				advance(100 * time.Millisecond)
+				cluster.takeWrites()
+				cluster.putEndpoints(withSubset(endpoints("web", 80, "10.1.0.1", "10.1.0.2"), 90, "10.1.0.1"))
+				advance(100 * time.Millisecond)
+				if got := cluster.takeWrites(); len(got) != 2 || !strings.HasPrefix(got[0], "create ") || !strings.HasPrefix(got[1], "update ") {
+					t.Fatalf("writes are %q, want that of the new slice before that of the old one", got)
+				}
+				if handover {
+					end()
+					second.hold(t)
+				}
+				advance(3 * time.Second)
+				if got := cluster.takeWrites(); len(got) != 1 || !strings.HasPrefix(got[0], "update ") {
+					t.Errorf("writes are %q in the next seconds, want one more of the new slice", got)
+				}
+				for _, slice := range cluster.slices {
+					if pack.TookEndpointsLately(slice) {
+						t.Errorf("slice %s is still marked", slice.Name)
+					}
+				}
+				advance(time.Hour)
+				cluster.expectWrites("later", 0)
+			})
+		})
+	}
 }
 
 // Slices without a reason that were there before the term began are deleted (case 4, 19), and those

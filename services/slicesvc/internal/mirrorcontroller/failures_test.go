@@ -53,14 +53,14 @@ func TestSync_ARefusedSliceHoldsUpNoOther(t *testing.T) {
 		cluster.expect("two of three", "web 70: 10.1.0.7+; web 80: 10.1.0.1+")
 		var refused string
 		state, _ := r.State(key("web"))
-		for name, refusal := range state.Refused {
+		for name, refusal := range state.Failed {
 			refused = name
 			if !strings.Contains(refusal.Err.Error(), "deny.example.com") || refusal.Count < 1 {
 				t.Errorf("refusal is %+v", refusal)
 			}
 		}
-		if len(state.Refused) != 1 || state.History.Failures == 0 {
-			t.Fatalf("refused are %v, history is %+v", state.Refused, state.History)
+		if len(state.Failed) != 1 || state.History.Failures == 0 {
+			t.Fatalf("refused are %v, history is %+v", state.Failed, state.History)
 		}
 		advance(time.Hour)
 		before := cluster.attemptsOf(refused)
@@ -91,7 +91,7 @@ func TestSync_ARefusedSliceHoldsUpNoOther(t *testing.T) {
 		advance(1100 * time.Millisecond)
 		cluster.expect("accepted", "web 80: 10.1.1.1+; web 90: 10.1.0.8+")
 		state, _ = r.State(key("web"))
-		if len(state.Refused) != 0 || state.History.Failures != 0 || state.Pending {
+		if len(state.Failed) != 0 || state.History.Failures != 0 || state.Pending {
 			t.Errorf("state is %+v", state)
 		}
 		if health := r.Health(); health.Failing.Count != 0 {

@@ -83,7 +83,7 @@ func (c *Controller) Preview(key Key) (slicecontroller.Preview, bool) {
 	if of.object == nil && len(c.Index().SlicesOf(key)) == 0 {
 		return slicecontroller.Preview{}, false
 	}
-	plan, _, err := c.plan(key, of)
+	plan, _, err := c.plan(key, of, 0)
 	if err != nil {
 		return slicecontroller.Preview{}, false
 	}

@@ -22,14 +22,15 @@ import (
 // slices.
 //
 // The updates precede the deletions, and each deletion supersedes: while the plan is applied, an
-// endpoint may be in two slices for a moment, but never in none.
+// endpoint may be in two slices for a moment, but never in none. Repeat must follow. Until it is
+// done, there is no further plan, so that a step never moves what an earlier step has moved.
 func Compact(in Input, budget int) Plan {
 	in.ChangeTime = time.Time{} // no endpoint changes
 	p := newPlanner(in, nil)
-	if p.ending() || !Make(in).Empty() {
+	existing := sorted(in.Slices)
+	if p.ending() || slices.ContainsFunc(existing, TookEndpointsLately) || !Make(in).Empty() {
 		return Plan{}
 	}
-	existing := sorted(in.Slices)
 	var all drafts
 	for _, family := range in.Endpoints.Families {
 		byPorts := map[desired.PortKey][]*discoveryv1.EndpointSlice{}
@@ -87,6 +88,7 @@ func (c *compactor) compact(budget int) drafts {
 			endpoints:   slices.Concat(slice.Endpoints, moving[:n]),
 			reason:      Compacted,
 			added:       n,
+			takes:       n > 0,
 		})
 		moving = moving[n:]
 	}

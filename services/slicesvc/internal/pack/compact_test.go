@@ -22,8 +22,15 @@ func quietInput(t *rapid.T) pack.Input {
 	in := randomInput(t)
 	in.Service.DeletionTimestamp = nil
 	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
+	in.Slices = slices.DeleteFunc(in.Slices, func(slice *discoveryv1.EndpointSlice) bool { return slice.DeletionTimestamp != nil })
+	in.Slices = repeated(t, in)
 	in.Limit = max(in.Limit, rapid.IntRange(1, 20).Draw(t, "limit now"))
 	return in
+}
+
+// repeated returns the slices after Repeat.
+func repeated(t rapid.TB, in pack.Input) []*discoveryv1.EndpointSlice {
+	return apply(t, in.Slices, pack.Repeat(in, 1000).Changes)
 }
 
 func TestCompact_MakeHasNothingToDoBeforeAndAfter(t *testing.T) {
@@ -92,6 +99,7 @@ func TestCompact_RepeatedEndsNearTheLeastSlices(t *testing.T) {
 				t.Fatal("compaction does not end")
 			}
 			in.Slices = apply(t, in.Slices, plan.Changes)
+			in.Slices = repeated(t, in)
 		}
 		count := map[string]int{}
 		for _, slice := range in.Slices {
@@ -151,16 +159,18 @@ func TestCompact_AfterNineTenthsOfThePodsWent(t *testing.T) {
 		for plan := pack.Compact(in, budget); !plan.Empty(); plan = pack.Compact(in, budget) {
 			writes += len(plan.Changes)
 			in.Slices = apply(t, in.Slices, plan.Changes)
+			writes += len(pack.Repeat(in, 1000).Changes)
+			in.Slices = repeated(t, in)
 		}
 		t.Logf("budget %d: %d slices become %d with %d writes", budget, before, len(in.Slices), writes)
-		if len(in.Slices) > 6 || writes > 55 {
-			t.Errorf("budget %d: %d slices are left after %d writes, want at most 6 after 55", budget, len(in.Slices), writes)
+		if len(in.Slices) > 6 || writes > 65 {
+			t.Errorf("budget %d: %d slices are left after %d writes, want at most 6 after 65", budget, len(in.Slices), writes)
 		}
 	}
 }
 
-// Make merges slices while most of the Pods go.
-func TestMake_SlicesMergeWhilePodsGo(t *testing.T) {
+// While most of the Pods go, Make writes and leaves as many slices as upstream: no endpoint moves.
+func TestMake_WritesNoMoreThanUpstreamWhilePodsGo(t *testing.T) {
 	for _, batch := range []int{10, 50, 500} {
 		service, pods := slicetest.Service("web"), slicetest.Pods(0, 2000)
 		in := input(service, pods)
@@ -181,8 +191,8 @@ func TestMake_SlicesMergeWhilePodsGo(t *testing.T) {
 		}
 		t.Logf("most of 2,000 Pods go by %d: least %d slices; upstream's policy makes %d writes and leaves %d, Make %d and %d",
 			batch, least, upstreamWrites, len(upstream), writes, len(in.Slices))
-		if writes > upstreamWrites || len(in.Slices) > least+1 {
-			t.Errorf("by %d: %d writes leave %d slices, upstream's policy needs %d; %d are needed", batch, writes, len(in.Slices), upstreamWrites, least)
+		if writes*100 > upstreamWrites*101 || len(in.Slices) > len(upstream) { // steps differ by chance once the slices do
+			t.Errorf("by %d: %d writes leave %d slices, upstream's policy needs %d and leaves %d", batch, writes, len(in.Slices), upstreamWrites, len(upstream))
 		}
 	}
 }
@@ -242,6 +252,7 @@ func TestCompact_PlansNothingUnlessQuiet(t *testing.T) {
 		"labels differ":                halves(func(in *pack.Input) { in.Slices[0].Labels["x"] = "y" }),
 		"the Service is being deleted": halves(func(in *pack.Input) { in.Service.DeletionTimestamp = &metav1.Time{} }),
 		"one is being deleted":         halves(func(in *pack.Input) { terminating(in.Slices[0]) }),
+		"one took endpoints before":    halves(func(in *pack.Input) { took(in.Slices[0]) }),
 	} {
 		if plan := pack.Compact(in, 10); !plan.Empty() {
 			t.Errorf("%s: plan is %v, want none", name, reasons(plan))
@@ -259,7 +270,7 @@ func TestCompact_KeepsMetadataAndSetsNoTime(t *testing.T) {
 	in.Slices[0].Endpoints[0].TargetRef.ResourceVersion = "99"
 
 	want := in.Slices[1].DeepCopy()
-	want.Annotations = map[string]string{"note": "keep"}
+	want.Annotations = map[string]string{"note": "keep", pack.TookEndpoints: "true"}
 	want.Endpoints = append(want.Endpoints, *in.Slices[0].Endpoints[0].DeepCopy())
 	if diff := gocmp.Diff(want, pack.Compact(in, 10).Changes[0].Slice); diff != "" {
 		t.Errorf("slice (-want +got):\n%s", diff)

@@ -119,7 +119,7 @@ func TestMake_ChangesThatCauseAWrite(t *testing.T) {
 		"reserved label of it":       {service: func(s *corev1.Service) { s.Labels = map[string]string{discoveryv1.LabelManagedBy: "me"} }},
 		"annotation of the Service":  {service: func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }},
 		"label on the slice":         {slice: func(s *discoveryv1.EndpointSlice) { s.Labels["x"] = "y" }, want: []pack.Reason{pack.LabelsChanged}},
-		"headless label alone":       {slice: func(s *discoveryv1.EndpointSlice) { s.Labels[corev1.IsHeadlessService] = "" }},
+		"headless label alone":       {slice: func(s *discoveryv1.EndpointSlice) { s.Labels[corev1.IsHeadlessService] = "" }, want: []pack.Reason{pack.LabelsChanged}},
 		"annotation on the slice":    {slice: func(s *discoveryv1.EndpointSlice) { s.Annotations = map[string]string{"x": "y"} }},
 		"readiness":                  {pod: slicetest.Unready, want: []pack.Reason{pack.EndpointsChanged}},
 		"UID of the pod":             {pod: func(p *corev1.Pod) { p.UID = "another" }, want: []pack.Reason{pack.EndpointsChanged}},

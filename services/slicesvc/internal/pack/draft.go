@@ -21,8 +21,13 @@ type draft struct {
 
 	reason                  Reason
 	added, removed, changed int
-	// moved tells that some of the removed endpoints, or their Pods, go to other slices.
+	// gone are the endpoints that the slice loses.
+	gone []discoveryv1.Endpoint
+	// moved tells that other slices get endpoints that the slice loses, or other endpoints of the
+	// Pods of a deleted slice.
 	moved bool
+	// takes tells that the slice gets endpoints that another slice loses.
+	takes bool
 	// duplicate tells that other slices have all endpoints of a slice that is not needed.
 	duplicate bool
 }
@@ -42,25 +47,6 @@ func unchangedDraft(slice *discoveryv1.EndpointSlice) *draft {
 // touched reports whether endpoints were added, removed or changed.
 func (d *draft) touched() bool { return d.added+d.removed+d.changed > 0 }
 
-// unchanged reports whether the draft has the endpoints of the existing slice, in any order,
-// although some were removed and added.
-func (d *draft) unchanged() bool {
-	if d.changed > 0 || d.added != d.removed {
-		return false
-	}
-	before := make(map[desired.Endpoint]struct{}, len(d.from.Endpoints))
-	for i := range d.from.Endpoints {
-		if found, exact := desired.FromObject(&d.from.Endpoints[i]); exact {
-			before[found] = struct{}{}
-		}
-	}
-	return !slices.ContainsFunc(d.endpoints, func(endpoint discoveryv1.Endpoint) bool {
-		found, _ := desired.FromObject(&endpoint)
-		_, ok := before[found]
-		return !ok
-	})
-}
-
 // take adds endpoints up to the limit and returns the remaining ones.
 func (d *draft) take(endpoints []desired.Endpoint, limit int) []desired.Endpoint {
 	n := max(min(limit-len(d.endpoints), len(endpoints)), 0)
@@ -68,18 +54,10 @@ func (d *draft) take(endpoints []desired.Endpoint, limit int) []desired.Endpoint
 		d.endpoints = append(d.endpoints, endpoints[i].Object())
 	}
 	d.added += n
-	if d.from != nil && d.touched() {
+	if d.from != nil && d.touched() && d.reason != Recycled {
 		d.reason = EndpointsChanged
 	}
 	return endpoints[n:]
-}
-
-// absorb adds all endpoints of another draft, which is then deleted.
-func (d *draft) absorb(source *draft) {
-	d.endpoints = append(d.endpoints, source.endpoints...)
-	d.added += len(source.endpoints)
-	d.reason = EndpointsChanged
-	source.removed, source.reason = len(source.from.Endpoints), Compacted
 }
 
 func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
@@ -92,6 +70,7 @@ func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
 		Removed: d.removed,
 		Changed: d.changed,
 		Moved:   d.moved,
+		Takes:   d.takes,
 	}
 }
 
@@ -114,6 +93,7 @@ func (d *drafts) drop(slice *discoveryv1.EndpointSlice, reason Reason) {
 		ports:       slice.Ports,
 		reason:      reason,
 		removed:     len(slice.Endpoints),
+		gone:        slice.Endpoints,
 	})
 }
 
@@ -147,19 +127,6 @@ func podsOf(family desired.Family) map[desired.Target]struct{} {
 		}
 	}
 	return pods
-}
-
-// movedLast orders slices that endpoints leave after the slices that these endpoints may have gone
-// to.
-func movedLast(a, b *draft) int {
-	switch {
-	case a.moved == b.moved:
-		return 0
-	case b.moved:
-		return -1
-	default:
-		return 1
-	}
 }
 
 // byExisting orders drafts by the names of their existing slices.

@@ -55,7 +55,21 @@ func (m *MirrorRules) annotations(existing *discoveryv1.EndpointSlice, current m
 		return maps.Clone(m.Annotations)
 	}
 	maps.Copy(current, m.Annotations)
+	if sizeOf(current) > maxAnnotationsSize {
+		return maps.Clone(m.Annotations) // those of other writers must not keep old endpoints in the slice
+	}
 	return current
+}
+
+// maxAnnotationsSize is the size of the annotations that kube-apiserver accepts for an object.
+const maxAnnotationsSize = 256 << 10
+
+func sizeOf(annotations map[string]string) int {
+	size := 0
+	for key, value := range annotations {
+		size += len(key) + len(value)
+	}
+	return size
 }
 
 // annotationsDiffer reports whether a slice lacks an annotation or has a stale one.
@@ -74,7 +88,7 @@ func (m *MirrorRules) staleAnnotations(slice *discoveryv1.EndpointSlice) []strin
 	var stale []string
 	var set map[string]struct{}
 	for key := range slice.Annotations {
-		if _, wanted := m.Annotations[key]; wanted || key == corev1.EndpointsLastChangeTriggerTime {
+		if _, wanted := m.Annotations[key]; wanted || key == corev1.EndpointsLastChangeTriggerTime || key == TookEndpoints {
 			continue
 		}
 		if set == nil {
@@ -300,28 +314,4 @@ func (p *placer) tightestFor(among []*draft, n int) *draft {
 			return cmp.Compare(p.free(b), p.free(a))
 		}
 	})
-}
-
-// markMovedAddresses marks the emptied slices that have an address of the family: the address has
-// another target, hostname or set of ports, and must be written before the slice is deleted.
-func (d *drafts) markMovedAddresses(family desired.Family) {
-	var wanted map[string]struct{} // made when it is needed, which is rare
-	for _, dropped := range d.delete {
-		if dropped.reason != Emptied {
-			continue
-		}
-		if wanted == nil {
-			wanted = map[string]struct{}{}
-			for _, group := range family.Groups {
-				for i := range group.Endpoints {
-					wanted[group.Endpoints[i].Addresses] = struct{}{}
-				}
-			}
-		}
-		dropped.moved = slices.ContainsFunc(dropped.from.Endpoints, func(gone discoveryv1.Endpoint) bool {
-			endpoint, _ := desired.FromObject(&gone)
-			_, elsewhere := wanted[endpoint.Addresses]
-			return elsewhere
-		})
-	}
 }

@@ -46,27 +46,38 @@ func (p *planner) plan() Plan {
 	return plan
 }
 
-// planFamily plans one address family. existing is sorted.
+// planFamily plans one address family. existing is sorted. A slice of a set of ports that is gone
+// gets the ports that its endpoints have now, so that they stay in their slice.
 func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.EndpointSlice) drafts {
 	var result drafts
 	byPorts := map[desired.PortKey][]*discoveryv1.EndpointSlice{}
+	var withoutGroup []*discoveryv1.EndpointSlice
+	newPorts := successor{family: family}
+	p.succeeding = map[*discoveryv1.EndpointSlice]struct{}{}
 	for _, slice := range existing {
 		if !p.Owner.canUse(slice) {
-			result.drop(slice, NotOwned)
+			if !p.ending() { // the deletion of a Service with --cascade=orphan leaves its slices without an owner
+				result.drop(slice, NotOwned)
+			}
 			continue
 		}
 		key := desired.KeyOf(slice.Ports)
+		if !hasGroup(family.Groups, key) {
+			var stays bool
+			if key, stays = newPorts.of(slice); !stays || p.Owner.Mirror != nil || p.WithoutRecycling {
+				withoutGroup = append(withoutGroup, slice)
+				continue
+			}
+			p.succeeding[slice] = struct{}{}
+		}
 		byPorts[key] = append(byPorts[key], slice)
 	}
 	for i := range family.Groups {
 		group := &family.Groups[i]
 		result.append(p.planGroup(family.AddressType, group, byPorts[group.Key]))
-		delete(byPorts, group.Key)
 	}
-	for _, slice := range existing {
-		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && p.Owner.canUse(slice) {
-			result.drop(slice, PortsGone)
-		}
+	for _, slice := range withoutGroup {
+		result.drop(slice, PortsGone)
 	}
 	if p.Owner.Mirror == nil && len(result.create) == 0 && len(result.delete) == len(existing) && !p.scope.hasOthers(family.AddressType) {
 		p.addPlaceholder(&result, family.AddressType)
@@ -76,17 +87,47 @@ func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.Endp
 	}
 	if p.Owner.Mirror == nil {
 		result.markMoved(family)
-	} else {
-		result.markMovedAddresses(family)
 	}
+	p.markTakers(&result, family.AddressType, existing)
 	return result
+}
+
+// successor finds the set of ports that most endpoints of a slice have now.
+type successor struct {
+	family desired.Family
+	// ports has the set of ports of each endpoint. It is made for the first slice.
+	ports map[desired.Identity]desired.PortKey
+}
+
+// of returns the new set of ports of a slice whose own set no endpoint has any more. It returns
+// false if no endpoint of the slice is wanted.
+func (s *successor) of(slice *discoveryv1.EndpointSlice) (desired.PortKey, bool) {
+	if s.ports == nil {
+		s.ports = map[desired.Identity]desired.PortKey{}
+		for i := range s.family.Groups {
+			for _, endpoint := range s.family.Groups[i].Endpoints {
+				s.ports[endpoint.Identity] = s.family.Groups[i].Key
+			}
+		}
+	}
+	var most desired.PortKey
+	count := map[desired.PortKey]int{}
+	for i := range slice.Endpoints {
+		endpoint, _ := desired.FromObject(&slice.Endpoints[i])
+		if key, wanted := s.ports[endpoint.Identity]; wanted {
+			if count[key]++; count[key] > count[most] {
+				most = key
+			}
+		}
+	}
+	return most, len(count) > 0
 }
 
 // planGroup plans the slices of one set of ports. existing is sorted.
 func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
 	unplaced := newPool(group.Endpoints)
 	existing, surplus := p.splitSurplus(existing, unplaced)
-	result, unchanged := p.compare(existing, unplaced)
+	result, unchanged := p.compare(existing, group, unplaced)
 	result.dropSurplus(surplus, unplaced)
 	if rest := unplaced.rest(); len(rest) > 0 {
 		placer := placer{
@@ -107,23 +148,26 @@ func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.
 	if p.Owner.Mirror != nil {
 		result.dropEmptied()
 	}
-	staying, going := merge(result.update, p.Limit)
-	// After an earlier plan was applied in part, a duplicate endpoint may leave a slice and come
-	// back from another one.
-	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return p.metadataChange(d.from) == "" && d.unchanged() })
-	result.delete = append(result.delete, going...)
 	return result
 }
 
 // compare takes from the wanted endpoints those that a slice holds already. written are the slices
-// whose content or metadata must change, unchanged the remaining ones.
-func (p *planner) compare(existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, unchanged []*draft) {
+// whose content or metadata must change, unchanged the remaining ones. An endpoint in two slices
+// stays in the one that took it, so that the other one can be deleted.
+func (p *planner) compare(existing []*discoveryv1.EndpointSlice, group *desired.Group, wanted *pool) (written drafts, unchanged []*draft) {
+	took := slices.ContainsFunc(existing, TookEndpointsLately)
+	if took {
+		existing = takersFirst(existing)
+	}
 	for _, slice := range existing {
 		draft := p.keep(slice, wanted)
+		if _, ok := p.succeeding[slice]; ok {
+			draft.ports, draft.reason = group.Ports, Recycled
+		}
 		switch {
 		case draft.touched() && len(draft.endpoints) == 0 && p.Owner.Mirror == nil:
 			written.drop(slice, Emptied)
-		case draft.touched():
+		case draft.touched(), draft.reason == Recycled:
 			written.update = append(written.update, draft)
 		default:
 			if reason := p.metadataChange(slice); reason != "" {
@@ -133,6 +177,10 @@ func (p *planner) compare(existing []*discoveryv1.EndpointSlice, wanted *pool) (
 			}
 			unchanged = append(unchanged, draft)
 		}
+	}
+	if took {
+		slices.SortFunc(written.update, byExisting)
+		slices.SortFunc(unchanged, byExisting)
 	}
 	return written, unchanged
 }
@@ -166,7 +214,7 @@ func (p *planner) recycle(d *drafts) {
 		reused := d.create[0]
 		d.create = d.create[1:]
 		reused.from, reused.reason = dropped.from, Recycled
-		reused.removed = dropped.removed
+		reused.removed, reused.gone = dropped.removed, dropped.gone
 		d.update = append(d.update, reused)
 	}
 	d.delete = remaining
@@ -180,7 +228,6 @@ func (p *planner) render(d drafts) Plan {
 		changes = append(changes, draft.change(Create, p.newSlice(draft, &names)))
 	}
 	slices.SortStableFunc(d.update, byExisting)
-	slices.SortStableFunc(d.update, movedLast)
 	for _, draft := range d.update {
 		changes = append(changes, draft.change(Update, p.nextVersion(draft)))
 	}

@@ -199,9 +199,8 @@ func (p *pool) rest() []desired.Endpoint {
 	return rest
 }
 
-// keep returns the draft of an existing slice with its wanted endpoints, in their positions.
-// Endpoints above the limit, which was lowered, are taken out and find another slice. A slice of a
-// Service that is being deleted keeps them, because no slice is created for them.
+// keep returns the draft of an existing slice with its wanted endpoints, in their positions. A
+// slice above the limit, which was lowered, keeps them, as with upstream.
 func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 	kept := &draft{
 		from:        slice,
@@ -218,13 +217,7 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 		}
 		n++
 	}
-	ending := p.ending()
 	for i := range slice.Endpoints {
-		if n == p.Limit && !ending {
-			kept.removed++
-			kept.moved = true
-			continue
-		}
 		if p.scope.keeps(&slice.Endpoints[i]) {
 			stay(i)
 			continue
@@ -234,6 +227,7 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 		switch {
 		case !ok:
 			kept.removed++
+			kept.gone = append(kept.gone, slice.Endpoints[i])
 		case exact && want == found:
 			stay(i)
 		case want.Mirrored:
@@ -252,52 +246,4 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 	clear(endpoints[n:])
 	kept.endpoints = endpoints[:n]
 	return kept
-}
-
-// merge lets slices that are written anyway share their free capacity: a slice whose endpoints fit
-// into another one is deleted instead of updated. That is no more writes, and a slice less. It
-// returns the drafts that stay, in their order, and those that go.
-//
-// A slice with endpoints that change in this plan does not go: while the plan is applied, a moved
-// endpoint is in both slices, and both must show the same.
-func merge(written []*draft, limit int) (staying, going []*draft) {
-	if len(written) < 2 {
-		return written, nil
-	}
-	emptiestFirst := slices.Clone(written)
-	slices.SortStableFunc(emptiestFirst, func(a, b *draft) int {
-		return cmp.Compare(len(a.endpoints), len(b.endpoints))
-	})
-	gone := map[*draft]struct{}{}
-	for i, source := range emptiestFirst {
-		if source.changed+source.added > 0 {
-			continue
-		}
-		// The emptier slices are gone already or could not go, so the fuller ones are enough.
-		into := fullestWithSpace(emptiestFirst[i+1:], len(source.endpoints), limit)
-		if into == nil {
-			continue
-		}
-		into.absorb(source)
-		gone[source] = struct{}{}
-		going = append(going, source)
-	}
-	staying = slices.DeleteFunc(slices.Clone(written), func(d *draft) bool {
-		_, goes := gone[d]
-		return goes
-	})
-	return staying, going
-}
-
-// fullestWithSpace returns the fullest draft that can take n endpoints, the first of several; nil
-// when there is none.
-func fullestWithSpace(among []*draft, n, limit int) *draft {
-	var best *draft
-	for _, candidate := range among {
-		fits := len(candidate.endpoints)+n <= limit
-		if fits && (best == nil || len(candidate.endpoints) > len(best.endpoints)) {
-			best = candidate
-		}
-	}
-	return best
 }

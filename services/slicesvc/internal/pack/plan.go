@@ -45,6 +45,16 @@ type Plan struct {
 // Empty reports whether there is nothing to write.
 func (p Plan) Empty() bool { return len(p.Changes) == 0 }
 
+// With returns the plan with those changes of another plan whose slices it does not write itself.
+func (p Plan) With(other Plan) Plan {
+	for _, change := range other.Changes {
+		if !slices.ContainsFunc(p.Changes, func(own Change) bool { return own.Slice.Name == change.Slice.Name }) {
+			p.Changes = append(p.Changes, change)
+		}
+	}
+	return p
+}
+
 // FamilyHints tells what became of a Service's wish for hints in one family.
 type FamilyHints struct {
 	AddressType discoveryv1.AddressType
@@ -62,9 +72,12 @@ type Change struct {
 	Reason Reason
 	// Added, Removed and Changed count the slice's endpoints.
 	Added, Removed, Changed int
-	// Moved tells that some of the removed endpoints go elsewhere: they are above the limit, or
-	// their Pods have other endpoints in slices of the plan.
+	// Moved tells that other slices of the plan get endpoints that the slice loses, or other
+	// endpoints of the Pods of a deleted slice.
 	Moved bool
+	// Takes tells that the slice gets endpoints that another slice loses, so that Repeat must
+	// follow.
+	Takes bool
 }
 
 // Verb is what happens to a slice.
@@ -102,6 +115,8 @@ const (
 	NotOwned Reason = "NOT_OWNED"
 	// Compacted: the endpoints of several slices fit into fewer.
 	Compacted Reason = "COMPACTED"
+	// Repeated: the slice took endpoints from another slice, which is written by now.
+	Repeated Reason = "REPEATED"
 	// AnnotationsChanged: only the annotations differ from those of the Endpoints object.
 	AnnotationsChanged Reason = "ANNOTATIONS_CHANGED"
 	// OwnerChanged: the slice has the endpoints of the Endpoints object, but another owner, for
@@ -153,7 +168,9 @@ func (c Change) Message() string {
 	case NotMirrored:
 		return "no mirrored Endpoints object has this slice"
 	case Recycled:
-		return fmt.Sprintf("now %d %s endpoints for ports %s", c.Added, c.Slice.AddressType, ports)
+		return fmt.Sprintf("now %d %s endpoints for ports %s", len(c.Slice.Endpoints), c.Slice.AddressType, ports)
+	case Repeated:
+		return "its endpoints left another slice, whose readers may have lost them"
 	case Emptied:
 		return fmt.Sprintf("%d endpoints gone, none left", c.Removed)
 	case PortsGone:

@@ -23,6 +23,8 @@ type planner struct {
 	scope *scope
 	// affinities has the affinity of the snapshot's Pods; nil until endpoints need a slice.
 	affinities map[string]uint32
+	// succeeding has the slices of a family that get other ports.
+	succeeding map[*discoveryv1.EndpointSlice]struct{}
 }
 
 func newPlanner(in Input, scope *scope) *planner {
@@ -51,7 +53,7 @@ func (p *planner) newSlice(d *draft, names *namer) *discoveryv1.EndpointSlice {
 			Name:            names.next(groupKey{addressType: d.addressType, ports: d.key}),
 			Namespace:       p.Owner.Object.Namespace,
 			Labels:          p.labels(),
-			Annotations:     p.annotations(nil),
+			Annotations:     p.annotations(d),
 			OwnerReferences: []metav1.OwnerReference{p.Owner.reference()},
 		},
 		AddressType: d.addressType,
@@ -65,7 +67,7 @@ func (p *planner) newSlice(d *draft, names *namer) *discoveryv1.EndpointSlice {
 func (p *planner) nextVersion(d *draft) *discoveryv1.EndpointSlice {
 	next := *d.from
 	next.Labels = p.labels()
-	next.Annotations = p.annotations(d.from)
+	next.Annotations = p.annotations(d)
 	if p.Owner.Mirror != nil {
 		next.OwnerReferences = p.Owner.references(d.from.OwnerReferences)
 		next.ManagedFields = nil // kube-apiserver keeps its own
@@ -75,26 +77,48 @@ func (p *planner) nextVersion(d *draft) *discoveryv1.EndpointSlice {
 	return &next
 }
 
-// annotations returns the annotations of a new slice (existing is nil), or the next ones of an
-// existing slice. For a Service they have the time of the change. When that is not known, an
-// earlier time is removed, from which a reader would conclude that the change took so long.
-func (p *planner) annotations(existing *discoveryv1.EndpointSlice) map[string]string {
+// annotations returns the annotations of a new slice, or the next ones of an existing slice. For a
+// Service they have the time of the change. When that is not known, an earlier time is removed,
+// from which a reader would conclude that the change took so long.
+func (p *planner) annotations(d *draft) map[string]string {
 	var annotations map[string]string
-	if existing != nil {
-		annotations = maps.Clone(existing.Annotations)
+	if d.from != nil {
+		annotations = maps.Clone(d.from.Annotations)
 	}
-	if p.Owner.Mirror != nil {
-		return p.Owner.Mirror.annotations(existing, annotations)
+	if d.reason == Repeated {
+		delete(annotations, TookEndpoints)
 	}
-	if p.ChangeTime.IsZero() {
+	switch {
+	case p.Owner.Mirror != nil:
+		annotations = p.Owner.Mirror.annotations(d.from, annotations)
+	case p.ChangeTime.IsZero():
 		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
-		return annotations
+	default:
+		annotations = withChangeTime(annotations, p.ChangeTime)
 	}
+	const took = "true"
+	if d.takes && sizeOf(annotations)+len(TookEndpoints)+len(took) <= maxAnnotationsSize {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[TookEndpoints] = took
+	}
+	return annotations
+}
+
+func withChangeTime(annotations map[string]string, at time.Time) map[string]string {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[corev1.EndpointsLastChangeTriggerTime] = p.ChangeTime.UTC().Format(time.RFC3339Nano)
+	annotations[corev1.EndpointsLastChangeTriggerTime] = at.UTC().Format(time.RFC3339Nano)
 	return annotations
+}
+
+// SetChangeTime sets the time of the change that a slice of a Service answers.
+func (c *Change) SetChangeTime(at time.Time) {
+	if c.Verb != Delete {
+		c.Slice.Annotations = withChangeTime(c.Slice.Annotations, at)
+	}
 }
 
 func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
@@ -138,9 +162,15 @@ func (p *planner) metadataChange(slice *discoveryv1.EndpointSlice) Reason {
 	}
 }
 
-// labelsDiffer reports whether a slice's labels differ from the owner's. As upstream has it, the
-// reserved keys do not count.
+// labelsDiffer reports whether a slice's labels differ from the owner's. The reserved keys do not
+// count, as upstream has it, except for the label of headless Services: kube-proxy ignores the
+// slices that have it.
 func (p *planner) labelsDiffer(slice *discoveryv1.EndpointSlice) bool {
+	if p.Owner.Mirror == nil {
+		if _, marked := slice.Labels[corev1.IsHeadlessService]; marked != desired.Headless(p.Service) {
+			return true
+		}
+	}
 	return !p.covers(p.Owner.Object.Labels, slice.Labels) || !p.covers(slice.Labels, p.Owner.Object.Labels)
 }
 

@@ -1,6 +1,7 @@
 package pack_test
 
 import (
+	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -69,9 +70,9 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 			in:   input(service, slicetest.Pods(0, 300), ten...),
 			want: outcome{Fill: []int{30, 30, 30, 30, 30, 30, 30, 30, 30, 30}},
 		},
-		"other ports reuse three of ten slices": {
+		"other ports change the slices and move nothing": { // upstream packs the endpoints anew
 			in:   input(recycled, slicetest.Pods(0, 300), ten...),
-			want: outcome{Updates: 3, Deletes: 7, Fill: []int{100, 100, 100}},
+			want: outcome{Updates: 10, Fill: []int{30, 30, 30, 30, 30, 30, 30, 30, 30, 30}},
 		},
 		"an earlier Service's slice is not reused": {
 			in: input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 2), func(slice *discoveryv1.EndpointSlice) {
@@ -89,9 +90,13 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 2), terminating)),
 			want: outcome{Creates: 1, Fill: []int{2, 2}},
 		},
-		"a lower limit moves what is above it": {
+		"a lower limit moves nothing": {
 			in:   input(service, slicetest.Pods(0, 130), old("a", 0, 130)),
-			want: outcome{Creates: 1, Updates: 1, Fill: []int{100, 30}},
+			want: outcome{Fill: []int{130}},
+		},
+		"a slice above a lower limit takes nothing": {
+			in:   input(service, slicetest.Pods(1, 131), old("a", 0, 130)),
+			want: outcome{Creates: 1, Updates: 1, Fill: []int{129, 1}},
 		},
 		"an endpoint in two slices stays in the first": {
 			in:   input(service, slicetest.Pods(0, 10), old("a", 0, 10), old("b", 5, 10)),
@@ -154,6 +159,12 @@ func TestMake_TerminatingServiceGetsNoNewSlices(t *testing.T) {
 			in:   input(service, slicetest.Pods(0, 2)),
 			want: outcome{},
 		},
+		"a slice without an owner stays, as it was orphaned": {
+			in: input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 3), func(slice *discoveryv1.EndpointSlice) {
+				slice.OwnerReferences = nil
+			})),
+			want: outcome{Fill: []int{3}},
+		},
 		"existing slices follow the pods": {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 3))),
 			want: outcome{Updates: 1, Fill: []int{2}},
@@ -180,16 +191,12 @@ func TestMake_TerminatingServiceGetsNoNewSlices(t *testing.T) {
 	}
 }
 
-func TestMake_WrittenSlicesMerge(t *testing.T) {
+// An endpoint stays in its slice as long as it exists, also when the slices that are written anyway
+// would fit into fewer.
+func TestMake_EndpointsStayInTheirSlices(t *testing.T) {
 	service := slicetest.Service("web")
 	old := func(name string, from, to int) *discoveryv1.EndpointSlice {
 		return slicetest.Slice(service, name, slicetest.Pods(from, to))
-	}
-	unready := func(pods []desired.Candidate, which ...int) []desired.Candidate {
-		for _, i := range which {
-			slicetest.Unready(pods[i].Pod)
-		}
-		return pods
 	}
 	for name, c := range map[string]struct {
 		pods   []desired.Candidate
@@ -200,43 +207,22 @@ func TestMake_WrittenSlicesMerge(t *testing.T) {
 			pods:   slicetest.Pods(10, 100),
 			slices: []*discoveryv1.EndpointSlice{old("a", 0, 60), old("b", 60, 110)},
 			want: []string{
-				"update a ENDPOINTS_CHANGED: 40 endpoints added, 10 removed, 0 changed",
-				"delete b COMPACTED: 50 endpoints moved to other slices",
-			},
-		},
-		"they do not fit": {
-			pods:   slicetest.Pods(10, 120),
-			slices: []*discoveryv1.EndpointSlice{old("a", 0, 70), old("b", 70, 130)},
-			want: []string{
 				"update a ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed",
 				"update b ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed",
 			},
 		},
-		"one is not written": {
-			pods:   slicetest.Pods(10, 110),
+		"a new one fills the gap into which it fits": {
+			pods:   slices.Concat(slicetest.Pods(10, 100), slicetest.Pods(110, 111)),
 			slices: []*discoveryv1.EndpointSlice{old("a", 0, 60), old("b", 60, 110)},
-			want:   []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed"},
-		},
-		"endpoints that change stay where they are": {
-			pods:   unready(slicetest.Pods(0, 40), 5, 35),
-			slices: []*discoveryv1.EndpointSlice{old("a", 0, 20), old("b", 20, 40)},
 			want: []string{
-				"update a ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed",
-				"update b ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed",
+				"update a ENDPOINTS_CHANGED: 1 endpoints added, 10 removed, 0 changed",
+				"update b ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed",
 			},
 		},
-		"but other endpoints may move to them": {
-			pods:   unready(slicetest.Pods(0, 39), 5),
-			slices: []*discoveryv1.EndpointSlice{old("a", 0, 20), old("b", 20, 40)},
-			want: []string{
-				"update a ENDPOINTS_CHANGED: 19 endpoints added, 0 removed, 1 changed",
-				"delete b COMPACTED: 20 endpoints moved to other slices",
-			},
-		},
-		"they were merged before, but the source was not deleted": {
+		"the deletion of a merged slice failed": {
 			pods:   slicetest.Pods(0, 30),
-			slices: []*discoveryv1.EndpointSlice{old("a", 25, 35), old("b", 0, 30)},
-			want:   []string{"delete a COMPACTED: 10 endpoints moved to other slices"},
+			slices: []*discoveryv1.EndpointSlice{old("a", 25, 30), took(old("b", 0, 30))},
+			want:   []string{"delete a EMPTIED: 5 endpoints gone, none left"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,15 +234,46 @@ func TestMake_WrittenSlicesMerge(t *testing.T) {
 	}
 }
 
-// While an endpoint is in two slices, it is the same in both.
-func TestMake_MovedEndpointsDoNotChange(t *testing.T) {
-	service := slicetest.Service("web")
-	pods := slicetest.Pods(0, 39)
-	slicetest.Unready(pods[5].Pod)
-	in := input(service, pods, slicetest.Slice(service, "a", slicetest.Pods(0, 20)), slicetest.Slice(service, "b", slicetest.Pods(20, 40)))
-	plan := pack.Make(in)
-	moved := plan.Changes[0].Slice.Endpoints[20:]
-	if diff := gocmp.Diff(in.Slices[1].Endpoints[:19], moved); diff != "" {
-		t.Errorf("endpoints before (-) and after (+) differ:\n%s", diff)
+// took marks a slice that took endpoints from another one.
+func took(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	slice.Annotations = map[string]string{pack.TookEndpoints: "true"}
+	return slice
+}
+
+// Two sets of ports become one. Each slice gets the new ports with its endpoints.
+func TestMake_PortsChangeInPlace(t *testing.T) {
+	before, after := slicetest.Service("web"), slicetest.Service("web")
+	before.Spec.Ports[0].TargetPort = intstr.FromString("http")
+	after.Spec.Ports[0].TargetPort = intstr.FromInt32(9999)
+	pods := slicetest.Pods(0, 300)
+	for i := range pods {
+		pods[i].Pod.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{
+			Name: "http", Protocol: corev1.ProtocolTCP, ContainerPort: int32(8080 + i%2),
+		}}}}
 	}
+	in := input(before, pods)
+	in.Slices = apply(t, nil, pack.Make(in).Changes)
+	was := placesOf(in.Slices)
+	merging := input(after, pods, in.Slices...)
+	plan := pack.Make(merging)
+	now := apply(t, in.Slices, plan.Changes)
+	if diff := gocmp.Diff(was, placesOf(now)); diff != "" {
+		t.Errorf("two sets become one: endpoints moved (-before +after):\n%s", diff)
+	}
+	for _, slice := range now {
+		if *slice.Ports[0].Port != 9999 || pack.TookEndpointsLately(slice) {
+			t.Errorf("slice %s has port %d and annotations %v", slice.Name, *slice.Ports[0].Port, slice.Annotations)
+		}
+	}
+}
+
+// placesOf returns the slice of each endpoint.
+func placesOf(among []*discoveryv1.EndpointSlice) map[string]string {
+	places := map[string]string{}
+	for _, slice := range among {
+		for i := range slice.Endpoints {
+			places[slice.Endpoints[i].TargetRef.Name] += slice.Name
+		}
+	}
+	return places
 }

@@ -93,6 +93,7 @@ func (r *rollout) compact(budget int) {
 			return
 		}
 		r.apply(plan)
+		r.apply(pack.Repeat(r.input(), 1000))
 	}
 }
 

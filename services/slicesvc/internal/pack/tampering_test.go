@@ -21,10 +21,7 @@ func TestMake_RepairsTamperedSlices(t *testing.T) {
 		// want is what is written; nil for nothing.
 		want []string
 	}{
-		"more endpoints than allowed move to another slice": {
-			limit: 3,
-			want:  []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 1 IPv4 endpoints for ports http 8080/TCP", "update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
-		},
+		"more endpoints than allowed stay, as with upstream": {limit: 3},
 		"a duplicate endpoint is removed": {
 			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = append(slice.Endpoints, slice.Endpoints[0]) },
 			want:   []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
@@ -75,8 +72,12 @@ func TestMake_RepairsTamperedSlices(t *testing.T) {
 			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels["by"] = "hand" },
 			want:   []string{"update a LABELS_CHANGED: labels differ from the Service's"},
 		},
-		"a reserved label alone causes no write": {
+		"the label of headless Services is removed": {
 			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels[corev1.IsHeadlessService] = "" },
+			want:   []string{"update a LABELS_CHANGED: labels differ from the Service's"},
+		},
+		"a reserved label alone causes no write": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "other" },
 		},
 		"missing reserved labels cause no write": {
 			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels = nil },

@@ -1,13 +1,21 @@
 package slicecontroller
 
 import (
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 const (
-	// compactionPause is the pause between two compaction steps of a Service.
+	// compactionPause is the pause between two compaction steps of a Service. A slice that took
+	// endpoints is written once more after it, and Cilium must not see this write in one batch with
+	// the deletion before: it reads the events of half a second together.
 	compactionPause = time.Second
+	// takerPause is the pause until the slices of a Service are looked at again, because another
+	// slice still has the endpoints that one of them took.
+	takerPause = 5 * time.Second
 	// compactionWrites is the maximum number of writes of one compaction step.
 	compactionWrites = 12
 	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth
@@ -32,9 +40,25 @@ func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
 	return max(r.quietAt.Sub(now), r.contention.pausedFor(now), 0)
 }
 
-// scheduleCompaction sets when the Service may be compacted if nothing else happens.
+// scheduleCompaction sets when the Service may be compacted if nothing else happens. A compaction
+// that fails is tried again with a growing pause. Slices that took endpoints are written once more
+// in the same way, but do not wait until the Service is quiet.
 func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, now time.Time) {
+	r.takers = result.takers
+	compacted := slices.ContainsFunc(result.plan.Changes, func(change pack.Change) bool { return change.Reason == pack.Compacted })
 	switch {
+	case input.compacting && compacted && result.err != nil:
+		r.compaction = r.compaction.next(&result, true, now)
+	case result.complete() && (compacted || !result.compactable):
+		r.compaction = failure{}
+	}
+	switch {
+	case r.takers && input.compacting && result.plan.Empty():
+		r.quietAt = now.Add(takerPause)
+	case r.takers && (result.takes() || r.quietAt.IsZero() || input.compacting || input.repeating):
+		r.quietAt = now.Add(compactionPause)
+	case r.takers:
+		// The slices wait as before.
 	case !result.compactable, input.compacting && result.plan.Empty():
 		r.quietAt = time.Time{}
 	case input.compacting:
@@ -42,7 +66,7 @@ func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, n
 	case result.lastPlan.writes() == 0 && !r.quietAt.IsZero():
 		// The Service is as quiet as before.
 	default:
-		r.quietAt = now.Add(result.quietPeriod)
+		r.quietAt = now.Add(max(result.quietPeriod, r.compaction.delay()))
 	}
 }
 

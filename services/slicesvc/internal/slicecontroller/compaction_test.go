@@ -9,8 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -26,7 +28,7 @@ func TestRun_CompactsAQuietService(t *testing.T) {
 		for i := range 1000 {
 			if i%10 != 0 {
 				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
-				advance(10 * time.Millisecond) // one by one, so that no plan joins slices that it writes anyway
+				advance(10 * time.Millisecond)
 			}
 		}
 		advance(4 * time.Second)
@@ -94,7 +96,7 @@ func TestRun_SyncWithoutWritesDoesNotDelayCompaction(t *testing.T) {
 		for i := range 300 {
 			if i%3 > 0 {
 				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), labelledApp("web")))
-				advance(10 * time.Millisecond) // one by one, so that no plan joins slices that it writes anyway
+				advance(10 * time.Millisecond)
 			}
 		}
 		advance(time.Second)
@@ -198,6 +200,158 @@ func TestRun_AChangeInterruptsTheCompactionOfItsService(t *testing.T) {
 		advance(2 * time.Minute)
 		if got := len(cluster.endpoints(t)); got != 10 || cluster.size() != 1 {
 			t.Errorf("%d slices with %d endpoints in the end, want one with ten", cluster.size(), got)
+		}
+	})
+}
+
+// kube-apiserver refuses what a compaction writes. It is tried again with growing pauses, and
+// delays no change of the Service.
+func TestRun_RefusedCompactionIsTriedEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		controller.PutNode(node("node-a", "zone-a"))
+		halfEmpty(controller, cluster, "web")
+		advance(time.Second)
+		refused := 0
+		cluster.refuseWith(func(change pack.Change) error {
+			if change.Reason == pack.Compacted {
+				refused++
+				return errDenied
+			}
+			return nil
+		})
+		holdAllShards(t, controller)
+		advance(time.Hour)
+		if refused < 60 || refused > 80 {
+			t.Errorf("%d refused writes in an hour, want about one a minute", refused)
+		}
+		controller.PutPod(slicetest.Pod("web-0", slicetest.Address(0), labelledApp("web"), slicetest.Unready))
+		advance(10 * time.Millisecond)
+		if cluster.readyAt(slicetest.Address(0)) {
+			t.Error("a Pod is still ready 10 ms after it was not")
+		}
+		cluster.refuseWith(nil)
+		advance(2 * time.Minute)
+		if got := cluster.size(); got != 1 {
+			t.Errorf("%d slices after writes are accepted, want one", got)
+		}
+	})
+}
+
+// A slice that took endpoints is written once more, a second after the other slice is gone. The
+// next step begins only then.
+func TestRun_TakersAreWrittenOnceMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		controller.PutNode(node("node-a", "zone-a"))
+		halfEmpty(controller, cluster, "web")
+		advance(time.Second)
+		holdAllShards(t, controller)
+		advance(5500 * time.Millisecond)
+		if got, want := cluster.listWrites(), []string{"update web-1", "delete web-0"}; !slices.Equal(got, want) {
+			t.Fatalf("writes %q, want %q", got, want)
+		}
+		advance(400 * time.Millisecond)
+		if got := cluster.listWrites(); len(got) > 0 {
+			t.Fatalf("writes %q half a second after the deletion, want none: Cilium would see them in one batch", got)
+		}
+		advance(2 * time.Second)
+		if got, want := cluster.listWrites(), []string{"update web-1"}; !slices.Equal(got, want) {
+			t.Fatalf("writes %q a second later, want %q", got, want)
+		}
+		if pack.TookEndpointsLately(cluster.onlySlice(t)) {
+			t.Error("the slice is still marked")
+		}
+		advance(time.Hour)
+		if got := cluster.listWrites(); len(got) > 0 {
+			t.Errorf("writes %q afterwards, want none", got)
+		}
+	})
+}
+
+// The leader of the shard changes in the middle of a compaction, and the next one does not compact.
+func TestRun_TakersAreWrittenOnceMoreByTheNextLeader(t *testing.T) {
+	t.Parallel()
+	for name, deleted := range map[string]bool{"before the deletion": false, "after the deletion": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				controller, cluster := start(t)
+				controller.PutNode(node("node-a", "zone-a"))
+				halfEmpty(controller, cluster, "web")
+				cluster.edit("web-1", func(slice *discoveryv1.EndpointSlice) {
+					slice.Annotations = map[string]string{pack.TookEndpoints: "true"}
+					slice.Endpoints = append(slice.Endpoints, cluster.slices["web-0"].Endpoints...)
+				})
+				if deleted {
+					cluster.delete("web-0")
+				}
+				advance(time.Second)
+				holdAllShards(t, controller)
+				advance(20 * time.Second)
+				want := []string{"delete web-0", "update web-1"}
+				if deleted {
+					want = want[1:]
+				}
+				if got := cluster.listWrites(); !slices.Equal(got, want) {
+					t.Errorf("writes %q, want %q", got, want)
+				}
+				if slice := cluster.onlySlice(t); pack.TookEndpointsLately(slice) || len(slice.Endpoints) != 2 {
+					t.Errorf("slice is %v", slice)
+				}
+			})
+		})
+	}
+}
+
+// A Service that changes all the time does not delay the second write.
+func TestRun_TakersOfABusyServiceAreWrittenOnceMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t)
+		controller.PutNode(node("node-a", "zone-a"))
+		halfEmpty(controller, cluster, "web")
+		cluster.edit("web-1", func(slice *discoveryv1.EndpointSlice) {
+			slice.Annotations = map[string]string{pack.TookEndpoints: "true"}
+		})
+		advance(time.Second)
+		holdAllShards(t, controller)
+		for i := range 20 {
+			change := []func(*corev1.Pod){labelledApp("web"), slicetest.Unready}[:1+i%2]
+			controller.PutPod(slicetest.Pod("web-0", slicetest.Address(0), change...))
+			advance(500 * time.Millisecond)
+		}
+		for _, slice := range cluster.slices {
+			if pack.TookEndpointsLately(slice) {
+				t.Errorf("slice %s was not written once more within ten seconds", slice.Name)
+			}
+		}
+	})
+}
+
+// kube-apiserver refuses another slice of the Service for ever, so that the Service is never quiet.
+func TestRun_TakersAreWrittenOnceMoreBesideARefusedSlice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t)
+		controller.PutNode(node("node-a", "zone-a"))
+		halfEmpty(controller, cluster, "web")
+		cluster.edit("web-1", func(slice *discoveryv1.EndpointSlice) {
+			slice.Annotations = map[string]string{pack.TookEndpoints: "true"}
+		})
+		cluster.refuseWith(func(change pack.Change) error {
+			if change.Slice.Name == "web-0" {
+				return errBusy
+			}
+			return nil
+		})
+		controller.PutPod(slicetest.Pod("web-0", slicetest.Address(0), labelledApp("web"), slicetest.Unready))
+		advance(time.Second)
+		holdAllShards(t, controller)
+		advance(3 * time.Minute)
+		if got, want := cluster.listWrites(), []string{"update web-1"}; !slices.Equal(got, want) {
+			t.Errorf("writes %q while web-0 is refused, want %q", got, want)
 		}
 	})
 }

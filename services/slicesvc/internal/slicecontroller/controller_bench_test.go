@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// instantCluster stores every write and shows it at once.
+// instantCluster stores every write of an IPv4 slice and shows it at once. It refuses IPv6 slices.
 type instantCluster struct {
 	engine  *slicecontroller.Controller
 	version int
@@ -24,6 +24,9 @@ type instantCluster struct {
 }
 
 func (m *instantCluster) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	if change.Slice.AddressType == discoveryv1.AddressTypeIPv6 {
+		return nil, errDenied
+	}
 	m.version++
 	stored := *change.Slice
 	stored.ResourceVersion = fmt.Sprint(m.version)
@@ -34,10 +37,13 @@ func (m *instantCluster) Write(_ context.Context, change pack.Change) (*discover
 
 // BenchmarkFlip is one readiness flip from the event of the Pod to the write of the slice: index,
 // queue, plan, and the records of the write. It has no decoding, encoding or network. Each flip
-// must write one slice.
+// must write one slice. A Service with a refused slice is planned as a whole each time.
 func BenchmarkFlip(b *testing.B) {
-	for _, size := range []struct{ services, pods int }{{50, 100}, {1, 5000}, {1000, 20}, {1, 100_000}} {
-		b.Run(fmt.Sprintf("services=%d/pods=%d", size.services, size.pods), func(b *testing.B) {
+	for _, size := range []struct {
+		services, pods int
+		refused        bool
+	}{{50, 100, false}, {1, 1000, false}, {1, 1000, true}, {1, 5000, false}, {1000, 20, false}, {1, 100_000, false}} {
+		b.Run(fmt.Sprintf("services=%d/pods=%d/refused=%t", size.services, size.pods, size.refused), func(b *testing.B) {
 			m := &instantCluster{wrote: make(chan struct{}, 10000)}
 			controller, err := slicecontroller.New(slicecontroller.Config{
 				ManagedBy:            slicetest.ManagedBy,
@@ -53,6 +59,9 @@ func BenchmarkFlip(b *testing.B) {
 			}
 			m.engine = controller
 			pods := fill(controller, size.services, size.pods)
+			if size.refused {
+				controller.PutService(slicetest.Service("svc-0", dualStack))
+			}
 			ctx, cancel := context.WithCancel(b.Context())
 			returned := make(chan error, 2)
 			go func() { returned <- controller.Run(ctx) }()

@@ -26,7 +26,7 @@ func (c *Syncer) recordSync(owned *ownedShard, key Key, object Object, result *s
 		decision.Shard, decision.Epoch = int32(held.Shard()), held.Epoch()
 	}
 	for i := range result.outcomes {
-		if result.outcomes[i].State != Applied {
+		if outcome := result.outcomes[i]; outcome.State != Applied && !errors.Is(outcome.Err, kube.ErrStoredOtherwise) {
 			continue
 		}
 		switch result.plan.Changes[i].Verb {

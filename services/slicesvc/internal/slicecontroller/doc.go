@@ -7,8 +7,7 @@
 //
 // A Syncer queues, plans, writes, retries and takes over shards. Its source says what the slices
 // are made from: Controller is the source of the slices of Services. Package mirrorcontroller has
-// another Source and a Syncer of its own, which always plans all slices of an object. That Syncer
-// also retries a refused slice without delaying the other slices of its object.
+// another Source and a Syncer of its own, which always plans all slices of an object.
 //
 // A Pod event goes this way: package kube calls PutPod; the index says which Services it concerns;
 // they wait in a queue, most urgent first, for as long as the Batcher says; a worker syncs each:
@@ -23,10 +22,19 @@
 // event of that write is ignored. So a sync never waits for a watch. The resourceVersion of a slice
 // decides: an event with an older version is ignored; a newer version comes from another writer and
 // leads to a sync. After a conflict only the slice in conflict is read, and the Service is planned
-// again; the other writes of the plan are still made.
+// again; the other writes of the plan are still made. The cache has what kube-apiserver answers,
+// which admission may have changed.
 //
 // Writes of one plan run concurrently. A write that removes endpoints which another write adds runs
-// after it. An event of a slice that is being written is left to the answer of the write. If the
+// after it.
+//
+// Families, sets of ports and slices are independent. A change that fails is retried with a pause
+// of its own, and delays only changes that remove an address which it adds. An update that is
+// denied is written without its new endpoints. A slice that is stored otherwise than it was written
+// has failed; a new slice that is stored under labels by which it is not found again is deleted.
+// The whole Service waits only if it could not be planned, or if kube-apiserver throttles.
+//
+// An event of a slice that is being written is left to the answer of the write. If the
 // answer is inconclusive, the next sync reads the slice before it plans. If the term has ended, the
 // slice is read anyway, so that this replica does not show an old state.
 //
@@ -42,7 +50,8 @@
 // traffic wait, and the answer to a change of the other writer waits for up to a second. Changes of
 // Pods, Nodes and the Service are written as without contention. Annotations are no contention.
 // Compaction has the lowest priority and one write budget for all Services, so that a cluster is
-// not rewritten when it becomes quiet. It ends when its Service changes.
+// not rewritten when it becomes quiet. It ends when its Service changes. If it fails it is tried
+// again with a growing pause.
 //
 // Requests: Reconcile syncs a Service ahead of all others. A request may name the fingerprint of
 // the plan that it wants; another plan is then not applied for it. A request waits in the same

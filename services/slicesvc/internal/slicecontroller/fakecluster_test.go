@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -274,7 +275,7 @@ func (c *fakeCluster) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 	existing := c.slices[change.Slice.Name]
 	switch {
 	case (change.Verb == pack.Create) != (existing == nil),
-		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion:
+		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion && (change.Verb != pack.Delete || change.Slice.ResourceVersion != "" || existing.UID != change.Slice.UID):
 		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, kube.ErrConflict)
 	}
 	c.writes = append(c.writes, string(change.Verb)+" "+change.Slice.Name)
@@ -371,6 +372,12 @@ func (c *fakeCluster) refuseWith(refuse func(pack.Change) error) {
 	c.refuse = refuse
 }
 
+func (c *fakeCluster) alterWith(alter func(*discoveryv1.EndpointSlice)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alter = alter
+}
+
 func (c *fakeCluster) loseWith(lose func(pack.Change) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -438,12 +445,15 @@ func (c *fakeCluster) size() int {
 }
 
 // takeWrites returns the number of writes that were stored since the last call.
-func (c *fakeCluster) takeWrites() int {
+func (c *fakeCluster) takeWrites() int { return len(c.listWrites()) }
+
+// listWrites returns the writes that were stored since the last call.
+func (c *fakeCluster) listWrites() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	count := len(c.writes)
+	writes := c.writes
 	c.writes = nil
-	return count
+	return writes
 }
 
 // endpoints returns the Service and address of every endpoint, and fails if one is there twice.
@@ -462,6 +472,39 @@ func (c *fakeCluster) endpoints(t *testing.T) map[string]bool {
 		}
 	}
 	return seen
+}
+
+// readyAt returns whether an endpoint with the address is ready.
+func (c *fakeCluster) readyAt(address string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, slice := range c.slices {
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Addresses[0] == address && *endpoint.Conditions.Ready {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// contentsOf lists the slices of a Service that have endpoints, each with its port and addresses.
+func (c *fakeCluster) contentsOf(service string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for _, slice := range c.slices {
+		if slice.Labels[discoveryv1.LabelServiceName] != service || len(slice.Endpoints) == 0 {
+			continue
+		}
+		text := fmt.Sprint(*slice.Ports[0].Port)
+		for _, endpoint := range slice.Endpoints {
+			text += " " + endpoint.Addresses[0]
+		}
+		all = append(all, text)
+	}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
 }
 
 // eventSink collects the Events of a Controller.

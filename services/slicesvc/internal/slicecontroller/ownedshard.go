@@ -2,12 +2,14 @@ package slicecontroller
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
 // ownedShard is one shard for one term, with the records of its Services. The records end with the
@@ -24,9 +26,7 @@ type ownedShard struct {
 	reportFunc func(error)
 	// caughtUp says that the cache has the writes of the last leader. No sync begins before.
 	caughtUp bool
-	// isolateSlices retries a refused slice without delaying the other changes of its Service.
-	isolateSlices bool
-	records       map[Key]*serviceRecord
+	records  map[Key]*serviceRecord
 	// failures has the failing Services.
 	failures map[Key]failure
 	// contended has the Services with contention, until the other writer stops.
@@ -159,13 +159,18 @@ func (s *ownedShard) startSync(key Key, object Object, budget *compactionBudget,
 		pendingSync:      record.pending,
 		object:           object,
 		unread:           record.unread,
-		refusals:         record.refusals,
+		failed:           record.failed,
+		lost:             record.lost,
+		takers:           record.takers,
 		firstSync:        record.object == nil || record.object.GetUID() != object.GetUID(),
 		contended:        record.contention.pausedFor(now) > 0,
 		relabelled:       record.relabelling.pausedFor(now) > 0,
 		compacting:       record.pending.empty(),
 		compactionWrites: granted,
 	}
+	// A waiter asked for a plan without repetitions. While a slice fails, its repetition is in each
+	// plan, so that it counts as failing until it is made.
+	input.repeating = record.takers && len(record.pending.waiters) == 0 && (record.untilCompaction(now) == 0 || len(record.failed) > 0)
 	if input.compacting {
 		input.trigger, input.since = ByCompaction, now
 	} else {
@@ -176,7 +181,7 @@ func (s *ownedShard) startSync(key Key, object Object, budget *compactionBudget,
 	}
 	if input.firstSync {
 		record.writes, record.maybeStored, record.lastPlan = nil, nil, LastPlan{}
-		record.refusals, input.refusals = nil, nil
+		record.failed, input.failed, record.withoutRecycling, record.compaction = nil, nil, false, failure{}
 	}
 	record.object, record.placement, record.pending, record.syncing = object, nil, pendingSync{}, true
 	record.unread = nil
@@ -191,58 +196,67 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	record := s.record(key)
 	record.syncing, record.observed = false, nil
 	record.placement = result.placement
+	failedNow := false
 	if result.rejected {
 		record.restoreDeferred(input)
 	} else {
 		record.lastPlan = result.lastPlan
+		if result.outcomes != nil {
+			record.lost = result.lost
+		}
 		record.scheduleCompaction(input, result, now)
 		record.recordRefusal(result.terminating, now)
-		record.refusals = nextRefusals(input.refusals, result, now)
+		record.failed, failedNow = nextFailed(&input, &result, now)
+		record.withoutRecycling = len(record.failed) > 0 && (record.withoutRecycling || recycledFails(record.failed))
 	}
-	isolated := s.isolateSlices && len(record.refusals) > 0 && deniedOnly(result)
-	switch {
-	case isolated:
-		failed := s.failures[key]
-		if result.err != nil {
-			failed = failed.next(result, now)
-		}
-		failed.isolated = true
+	if result.err != nil && !failedNow {
+		failed := s.failures[key].next(&result, true, now)
 		s.failures[key] = failed
-		delay := untilRetry(record.refusals, now)
-		switch {
-		case record.pending.whole: // a slice changed during the sync
-			delay = record.contention.reactionDelay(now)
-		case result.paused:
-			delay = min(delay, max(record.pauseEnd(now), minRetryDelay))
-		}
-		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, urgency: input.urgency, span: input.span}, now)
-		return nextSync{needed: true, priority: input.priority(), delay: delay}
-	case result.err != nil:
-		failed := s.failures[key].next(result, now)
-		s.failures[key] = failed
+		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, urgency: input.urgency, changeTime: input.changeTime, span: input.span}, now)
+		return nextSync{needed: true, priority: input.priority(), delay: failed.delay()}
+	}
+	var next nextSync
+	if record.pending.whole {
+		// A slice changed during the sync. Other causes have queued the Service themselves.
+		next = next.orAt(priorityOf(record.pending.urgency), record.contention.reactionDelay(now))
+	}
+	if len(record.failed) > 0 {
+		s.recordSliceFailure(key, &result, now)
 		trigger := ByRetry
-		if result.conflict {
+		if errors.Is(result.err, kube.ErrConflict) {
 			trigger = ByConflict
 		}
-		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, changeTime: input.changeTime, span: input.span}, now)
-		return nextSync{needed: true, priority: input.priority(), delay: failed.delay(result.replan)}
+		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, span: input.span}, now)
+		next = next.orAt(input.priority(), untilRetry(record.failed, now))
+	} else {
+		delete(s.failures, key)
 	}
-	delete(s.failures, key)
-	switch {
-	case record.pending.whole:
-		// A slice changed during the sync. Other causes have queued the Service themselves. The
-		// next sync finds what this one left out because of a pause.
-		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
-	case result.paused:
+	if result.paused {
 		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime, span: input.span}, now)
-		return nextSync{needed: true, priority: background, delay: max(record.pauseEnd(now), minRetryDelay)}
-	case !record.pending.empty():
-		return nextSync{} // changes of Pods during the sync: requestSync has queued the Service
-	case !record.quietAt.IsZero():
-		return nextSync{needed: true, priority: background, delay: record.quietAt.Sub(now)}
-	default:
-		return nextSync{}
+		next = next.orAt(background, max(record.pauseEnd(now), minRetryDelay))
 	}
+	if !record.quietAt.IsZero() && (record.pending.empty() || record.takers && !input.repeating) {
+		next = next.orAt(background, record.untilCompaction(now))
+	}
+	return next
+}
+
+// recordSliceFailure needs s.mu. It records that slices of a Service are not stored as planned. The
+// Service does not wait for them.
+func (s *ownedShard) recordSliceFailure(key Key, result *syncResult, now time.Time) {
+	failed := s.failures[key]
+	if result.err != nil {
+		failed = failed.next(result, false, now)
+	}
+	failed.whole = 0
+	s.failures[key] = failed
+}
+
+func (s *ownedShard) withoutRecycling(key Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	return record != nil && record.withoutRecycling
 }
 
 // forget drops the record of a Service that is deleted or not managed. Waiters get err.
@@ -324,7 +338,7 @@ func (s *ownedShard) describe(key Key, state *SyncStatus, now time.Time) {
 		state.WriteTimes[name] = write.at
 	}
 	state.CreationRefusedSince = record.refusedSince
-	state.Refused = record.refusals
+	state.Failed = record.failed
 	if state.ContendedBy = record.contention.writer(now); state.ContendedBy != "" {
 		state.ContendedSince = record.contention.since
 	}

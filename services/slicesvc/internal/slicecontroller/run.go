@@ -60,7 +60,6 @@ func (c *Syncer) RunShard(ctx context.Context, shard int, report func(error)) er
 	case <-c.running:
 	}
 	owned := newOwnedShard(ctx, shard, report)
-	owned.isolateSlices = c.isolateSlices
 	if err := c.shards.acquire(owned); err != nil {
 		return err
 	}

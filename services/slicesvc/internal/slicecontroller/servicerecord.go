@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -36,7 +37,8 @@ const (
 	ByRetry Trigger = "RETRY"
 	// ByRequest means that a client asked for a sync.
 	ByRequest Trigger = "REQUEST"
-	// ByCompaction means that the Service was quiet and fewer slices may be enough.
+	// ByCompaction means that the Service was quiet and fewer slices may be enough, or that slices
+	// that took endpoints are written once more.
 	ByCompaction Trigger = "COMPACTION"
 )
 
@@ -80,14 +82,24 @@ type serviceRecord struct {
 	maybeStored map[string]struct{}
 	// contention is about what slicesvc writes, relabelling about labels that it does not set.
 	contention, relabelling contention
-	// refusals has the slices that kube-apiserver does not accept, by name. A map is replaced, not
+	// failed has the slices that are not stored as planned, by name. A map is replaced, not
 	// changed.
-	refusals map[string]SliceRefusal
+	failed map[string]SliceFailure
+	// withoutRecycling says that kube-apiserver did not accept a recycled slice since all slices
+	// were stored as planned.
+	withoutRecycling bool
 	// refusedSince is when kube-apiserver first refused to create a slice because the namespace is
 	// being deleted; zero if the last sync was not refused.
 	refusedSince time.Time
-	// quietAt is when the Service will be quiet for long enough to be compacted; zero if there is
-	// nothing to compact.
+	// lost has the slices that this term created, that are not found again by their labels, and
+	// that could not be deleted.
+	lost []*discoveryv1.EndpointSlice
+	// takers says that slices took endpoints and must be written once more.
+	takers bool
+	// compaction is how compaction fails since it last succeeded.
+	compaction failure
+	// quietAt is when the Service will be quiet for long enough to be compacted, or when its slices
+	// that took endpoints are due; zero if there is nothing to do.
 	quietAt time.Time
 }
 
@@ -265,13 +277,18 @@ type syncInput struct {
 	deferred map[string]struct{}
 	// unread are slices to read before planning.
 	unread map[string]struct{}
-	// refusals has the slices that kube-apiserver did not accept.
-	refusals map[string]SliceRefusal
+	// failed has the slices that were not stored as planned.
+	failed map[string]SliceFailure
+	// lost has the slices to delete before another one is created.
+	lost []*discoveryv1.EndpointSlice
 	// firstSync says that the term has not synced this Service before.
 	firstSync bool
 	// contended pauses changes without an effect on traffic, relabelled those of labels and
 	// annotations: another writer keeps reverting them.
 	contended, relabelled bool
+	// takers says that slices took endpoints and must be written once more, repeating that this
+	// sync does it beside what is pending.
+	takers, repeating bool
 	// compacting says that nothing is pending, so the sync compacts, with at most compactionWrites
 	// writes.
 	compacting       bool
@@ -335,13 +352,9 @@ type syncResult struct {
 	// rejected says that the plan was not applied, because its only waiters wanted another one.
 	rejected bool
 	err      error
-	// conflict says that a slice was not as the plan assumed. replan says that the cache has the
-	// current state of every slice in conflict, and nothing else failed: a new plan may succeed.
-	conflict, replan bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
-	// postponed are the changes that were left out because kube-apiserver did not accept them a
-	// short time ago.
+	// postponed are the changes that were left out because they failed a short time ago.
 	postponed []pack.Change
 	// paused says that changes were left out because another writer keeps reverting them.
 	// terminating says that a slice cannot be created in a namespace that is being deleted.
@@ -353,9 +366,18 @@ type syncResult struct {
 	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
 	compactable bool
 	quietPeriod time.Duration
+	// takers says that slices took endpoints and must be written once more.
+	takers bool
+	// lost has the slices that are not found again and could not be deleted.
+	lost []*discoveryv1.EndpointSlice
 }
 
 // complete returns whether everything that was planned was written.
 func (r *syncResult) complete() bool {
 	return r.err == nil && len(r.postponed) == 0 && !r.paused && !r.terminating && !r.interrupted
+}
+
+// takes returns whether the plan moves endpoints between slices.
+func (r *syncResult) takes() bool {
+	return slices.ContainsFunc(r.plan.Changes, func(change pack.Change) bool { return change.Takes })
 }

@@ -35,7 +35,7 @@ func (c *Controller) managed(shards []int) int { return c.Counts(shards).Managed
 // plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns
 // the placement that the plan was made from; nil for a plan of the whole Service.
 func (c *Controller) plan(_ context.Context, key Key, input *syncInput, result *syncResult) (*pack.Placement, error) {
-	if input.podsOnly() && !input.compacting {
+	if input.podsOnly() && !input.compacting && !input.repeating {
 		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)
 		if ok && Object(snapshot.Service) == input.object { // else the Service has changed and is planned as a whole
 			in := c.planInput(snapshot)
@@ -55,7 +55,10 @@ func (c *Controller) plan(_ context.Context, key Key, input *syncInput, result *
 	in := c.planInput(snapshot)
 	result.missingNodes = in.Endpoints.MissingNodes
 	if input.compacting {
-		result.plan = pack.Compact(in, input.compactionWrites)
+		result.plan = pack.Repeat(in, input.compactionWrites)
+		if result.plan.Empty() && c.cfg.CompactAfter > 0 {
+			result.plan = pack.Compact(in, input.compactionWrites)
+		}
 		return nil, nil
 	}
 	in.ChangeTime = input.changeTime
@@ -65,6 +68,9 @@ func (c *Controller) plan(_ context.Context, key Key, input *syncInput, result *
 		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
 	}
 	result.plan = pack.Make(in)
+	if input.repeating {
+		result.plan = result.plan.With(pack.Repeat(in, compactionWrites))
+	}
 	return nil, nil
 }
 
@@ -75,6 +81,8 @@ func (c *Controller) planInput(snapshot index.Snapshot) pack.Input {
 		Endpoints: desired.ResolveEach(snapshot.Service, snapshot.Candidates()),
 		Limit:     c.cfg.MaxEndpointsPerSlice,
 		ManagedBy: c.cfg.ManagedBy,
+
+		WithoutRecycling: c.WithoutRecycling(keyOf(snapshot.Service.Namespace, snapshot.Service.Name)),
 	}
 }
 
@@ -124,10 +132,6 @@ func (c *Controller) compactable(key Key, synced Object, placement *pack.Placeme
 	return ok && Object(service) == synced && index.Managed(service) && service.DeletionTimestamp == nil &&
 		len(slices) > pack.MinSlices(slices, len(desired.Families(service)), c.cfg.MaxEndpointsPerSlice)
 }
-
-// waitsFor holds back every change that removes endpoints once anything of the plan failed, so that
-// none is lost that a failed write should have added elsewhere.
-func (c *Controller) waitsFor(pack.Change, []pack.Change) bool { return true }
 
 func (c *Controller) finished(_ Key, object Object, result *syncResult, _ time.Duration) {
 	if service, ok := object.(*corev1.Service); ok {

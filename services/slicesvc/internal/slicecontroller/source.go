@@ -26,8 +26,9 @@ type Source interface {
 	ShardKeys(shard int) []Key
 	// Managed returns how many keys of some shards have slices.
 	Managed(shards []int) int
-	// Plan plans all slices under a key. Its object may be newer than the argument.
-	Plan(ctx context.Context, key Key, object Object) (pack.Plan, error)
+	// Plan plans all slices under a key. Its object may be newer than the argument. The plan also
+	// writes the slices that took endpoints once more, at most repeat of them.
+	Plan(ctx context.Context, key Key, object Object, repeat int) (pack.Plan, error)
 	// Fingerprint identifies a plan for an object.
 	Fingerprint(object Object, plan pack.Plan) string
 	// Finished is called after each sync that was not cut short by the end of a term.
@@ -66,9 +67,6 @@ type source interface {
 	fingerprint(object Object, plan pack.Plan) string
 	// prepareNext sets what the next sync starts from, after a sync that wrote everything.
 	prepareNext(key Key, input *syncInput, result *syncResult, placement *pack.Placement)
-	// waitsFor returns whether a change that removes endpoints must not be made now, because not
-	// all of its plan is stored. failed are the changes whose writes failed, or wait for a retry.
-	waitsFor(change pack.Change, failed []pack.Change) bool
 	finished(key Key, object Object, result *syncResult, took time.Duration)
 	termBegan(shard int)
 	changed(key Key)
@@ -97,37 +95,15 @@ func (w wholePlans) fingerprint(object Object, plan pack.Plan) string {
 }
 
 func (w wholePlans) plan(ctx context.Context, key Key, input *syncInput, result *syncResult) (placement *pack.Placement, err error) {
-	result.plan, err = w.Plan(ctx, key, input.object)
+	repeat := 0
+	if input.compacting || input.repeating {
+		repeat = compactionWrites
+	}
+	result.plan, err = w.Plan(ctx, key, input.object, repeat)
 	return nil, err
 }
 
 func (w wholePlans) prepareNext(Key, *syncInput, *syncResult, *pack.Placement) {}
-
-// waitsFor holds back a change only if a failed one has one of the addresses that it removes: a set
-// of ports that kube-apiserver refuses must not keep another one from being cleaned up.
-func (w wholePlans) waitsFor(change pack.Change, failed []pack.Change) bool {
-	removed := map[string]struct{}{}
-	if change.From != nil {
-		for i := range change.From.Endpoints {
-			for _, address := range change.From.Endpoints[i].Addresses {
-				removed[address] = struct{}{}
-			}
-		}
-	}
-	for i := range failed {
-		if failed[i].Verb == pack.Delete {
-			continue
-		}
-		for j := range failed[i].Slice.Endpoints {
-			for _, address := range failed[i].Slice.Endpoints[j].Addresses {
-				if _, moves := removed[address]; moves {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
 
 func (w wholePlans) finished(key Key, object Object, result *syncResult, took time.Duration) {
 	w.Finished(key, object, FinishedSync{

@@ -16,7 +16,7 @@ func (c *Syncer) sync(ctx context.Context, owned *ownedShard, key Key, input *sy
 	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
 	defer func() {
 		if cause := recover(); cause != nil {
-			result.err, result.placement, result.replan = fmt.Errorf("panic: %v", cause), nil, false
+			result.err, result.placement = fmt.Errorf("panic: %v", cause), nil
 			c.logger.Error("panic in the sync of a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
@@ -29,7 +29,8 @@ func (c *Syncer) sync(ctx context.Context, owned *ownedShard, key Key, input *sy
 		result.err = err
 		return result
 	}
-	if len(input.waiters) > 0 {
+	requested := len(input.waiters) > 0
+	if requested {
 		result.fingerprint = c.source.fingerprint(input.object, result.plan)
 	}
 	if input.rejectStale(result.fingerprint) {
@@ -38,11 +39,12 @@ func (c *Syncer) sync(ctx context.Context, owned *ownedShard, key Key, input *sy
 	}
 	if len(input.waiters) == 0 {
 		result.paused = input.removePausedChanges(&result.plan)
-		if c.isolateSlices {
-			input.postponeRefused(&result, time.Now())
-		}
 	}
-	c.applyPlan(ctx, owned, key, &result, placement, input.compacting)
+	if !requested {
+		input.postponeFailed(&result, time.Now())
+	}
+	c.applyPlan(ctx, owned, key, input, &result, placement)
+	result.takers = c.hasTakers(key, input, &result)
 	if !input.changeTime.IsZero() && result.lastPlan.writes() > 0 {
 		result.lastPlan.Latency = max(time.Since(input.changeTime), 0)
 	}
@@ -51,6 +53,12 @@ func (c *Syncer) sync(ctx context.Context, owned *ownedShard, key Key, input *sy
 	}
 	c.source.prepareNext(key, input, &result, placement)
 	return result
+}
+
+// hasTakers returns whether slices that took endpoints must be written once more. Only a write, or
+// a change of another writer, after which the whole Service is planned, can bring one.
+func (c *Syncer) hasTakers(key Key, input *syncInput, result *syncResult) bool {
+	return (input.takers || result.takes() || !input.podsOnly()) && slices.ContainsFunc(c.index.SlicesOf(key), pack.TookEndpointsLately)
 }
 
 // removePausedChanges removes from a plan the changes that wait because another writer keeps

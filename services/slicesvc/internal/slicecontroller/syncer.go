@@ -102,11 +102,10 @@ type Syncer struct {
 	shards *shardTracker
 	lists  *sliceLister
 	budget *compactionBudget
-	// ownSlicesOnly leaves slices of other managers out of the cache. isolateSlices retries a
-	// refused slice without delaying others.
-	ownSlicesOnly, isolateSlices bool
-	reads                        liveReads
-	echoes                       *echoes
+	// ownSlicesOnly leaves slices of other managers out of the cache.
+	ownSlicesOnly bool
+	reads         liveReads
+	echoes        *echoes
 	// orphans has the slices to read after their term has ended. Run sets it.
 	orphans workqueue.TypedRateLimitingInterface[Key]
 	running chan struct{} // closed by Run
@@ -115,7 +114,7 @@ type Syncer struct {
 // NewSyncer returns a Syncer of a Source. It starts nothing. Deps.Events is not used.
 func NewSyncer(cfg SyncerConfig, deps Deps, of Source) (*Syncer, error) {
 	s := newSyncer(cfg, deps, wholePlans{of})
-	s.ownSlicesOnly, s.isolateSlices = true, true
+	s.ownSlicesOnly = true
 	var err error
 	s.metrics, err = newMetrics(deps.Metrics, cfg, s.QueueLength)
 	return s, err
@@ -159,6 +158,13 @@ func (c *Syncer) CatchingUp(key Key) bool {
 func (c *Syncer) CaughtUp(key Key) bool {
 	owned := c.shards.ownerOf(key)
 	return owned != nil && !owned.catchingUp()
+}
+
+// WithoutRecycling returns whether no slice of a key is to be rewritten for another set of ports:
+// kube-apiserver did not accept such a slice, and must not thereby keep its old endpoints.
+func (c *Syncer) WithoutRecycling(key Key) bool {
+	owned := c.shards.ownerOf(key)
+	return owned != nil && owned.withoutRecycling(key)
 }
 
 // Pending returns whether a sync of a key is due or running.

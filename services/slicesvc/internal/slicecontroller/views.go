@@ -64,6 +64,8 @@ type ServiceState struct {
 	// CreationRefusedSince is when kube-apiserver first refused to create a slice because the
 	// namespace is being deleted; zero if it does not.
 	CreationRefusedSince time.Time
+	// Failed has the slices that are not stored as planned, by name.
+	Failed map[string]SliceFailure
 	// Topology is the Service's own value of its trafficDistribution or topology annotation.
 	Topology string
 	// TopologyProblem says why a Service with the topology annotation has no hints, in the first
@@ -89,13 +91,13 @@ type Preview struct {
 type OutcomeState uint8
 
 const (
-	// Skipped: the write was not tried, because an earlier one failed.
+	// Skipped: the write was not tried, because one that it needs failed, or all writes stopped.
 	Skipped OutcomeState = iota
 	// Applied: the write was stored.
 	Applied
 	// NotNeeded: another writer had deleted the slice already.
 	NotNeeded
-	// Failed: the write was rejected, or its answer is unknown.
+	// Failed: the write was rejected, its answer is unknown, or something else was stored.
 	Failed
 )
 
@@ -134,8 +136,8 @@ type SyncStatus struct {
 	// CreationRefusedSince is when kube-apiserver first refused to create a slice because the
 	// namespace is being deleted; zero if it does not.
 	CreationRefusedSince time.Time
-	// Refused has the slices that kube-apiserver does not accept, by name.
-	Refused map[string]SliceRefusal
+	// Failed has the slices that are not stored as planned, by name.
+	Failed map[string]SliceFailure
 }
 
 // SyncStatus returns what is known of a key.
@@ -162,6 +164,7 @@ func (c *Controller) State(key Key) (ServiceState, bool) {
 		ContendedBy:          status.ContendedBy,
 		ContendedSince:       status.ContendedSince,
 		CreationRefusedSince: status.CreationRefusedSince,
+		Failed:               status.Failed,
 		Topology:             hints.ModeName(service),
 	}
 	if hints.ModeOf(service) == hints.Auto {

@@ -2,6 +2,7 @@ package slicetest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 const (
@@ -131,4 +134,22 @@ func Slice(service *corev1.Service, name string, candidates []desired.Candidate,
 		change(slice)
 	}
 	return slice
+}
+
+// DrawWrites returns the first writes of a plan in an order in which the controller may make them:
+// changes that supersede come last, the others at the same time.
+func DrawWrites(t *rapid.T, plan pack.Plan, most int) []pack.Change {
+	var independent, dependent []pack.Change
+	for _, change := range plan.Changes {
+		if change.Supersedes() {
+			dependent = append(dependent, change)
+		} else {
+			independent = append(independent, change)
+		}
+	}
+	if len(independent) > 1 {
+		independent = rapid.Permutation(independent).Draw(t, "order")
+	}
+	all := slices.Concat(independent, dependent)
+	return all[:min(most, len(all))]
 }

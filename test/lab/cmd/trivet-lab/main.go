@@ -30,7 +30,7 @@ func main() {
 	if !isChild {
 		context.AfterFunc(ctx, stop)                      // restores the default action, so that a second signal ends the process at once
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the errors of calls say what client-go would log
-		err = command(streams).ExecuteContext(ctx)
+		err = exit.Execute(ctx, command(streams))
 	}
 	exit.Report(streams.Err, err)
 	os.Exit(exit.CodeIn(ctx, err))

@@ -98,7 +98,7 @@ type judge struct {
 func judges(bounds Bounds) []judge {
 	return []judge{
 		{"holder", holders}, {"single", single}, {"act", acts}, {"stale", stale}, {"living dead", nodes}, {"lease regress", leases},
-		{"present absent duplicate", pods}, {"empty published unpublished", servers}, {"unallocated shared", allocations},
+		{"present absent duplicate", pods}, {"simple-reader", simpleReaders}, {"empty published unpublished", servers}, {"unallocated shared", allocations},
 		{"foreign", foreign}, {"answer silence", answers}, {"lost", mutations}, {"told", readings}, {"level", levels}, {"labelled", labels},
 		{"call", func(h history.History, f *finding) { calls(h, bounds, f) }},
 	}
@@ -134,6 +134,7 @@ func Rules() []Rule {
 		{"present", history.Slicesvc, "a Pod that is gone or unready is no ready endpoint"},
 		{"absent", history.Slicesvc, "a ready Pod is a ready endpoint"},
 		{"duplicate", history.Slicesvc, "an address is in one EndpointSlice of a Service"},
+		{"simple-reader", history.Slicesvc, "a client that applies each event of an EndpointSlice alone, as Linkerd does, knows every ready endpoint"},
 		{"answer", history.Gateway, "a leader that the gateway names leads, unless the answer says that the shard is missing"},
 		{"labelled", history.Gateway, "an answer lacks a shard whose leader does not run, and says so"},
 		{"told", history.Gateway, "a list of Nodes, EndpointSlices or findings is not older than it says, but for shards that it lacks"},

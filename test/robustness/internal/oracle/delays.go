@@ -108,6 +108,15 @@ func delays(bounds Bounds) map[string]delay {
 			addSlice(h, "2", from, to)
 			return true
 		}},
+		"simple-reader": {service: history.Slicesvc, add: func(h *history.History, from, to time.Duration) bool {
+			addService(h)
+			addSlice(h, "1", from, from)
+			addSlice(h, "2", from, 0)
+			again := h.Slices[len(h.Slices)-1]
+			again.Revision, again.At = 3, to
+			h.Slices = append(h.Slices, again)
+			return true
+		}},
 		"published": {service: history.Bootstrapsvc, add: func(h *history.History, from, to time.Duration) bool {
 			if !listedBefore(*h, from) {
 				return false

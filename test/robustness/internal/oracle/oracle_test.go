@@ -15,7 +15,7 @@ const s = time.Second
 // bounds allow the lags of the sound history and no spoiled one.
 func bounds() Bounds {
 	all := Bounds{Promised: map[string]time.Duration{}, Observation: Observation{Grace: 5 * s, Least: 2 * s, Quiet: 2 * s, Unstored: s}}
-	for _, rule := range []string{"holder", "dead", "lease", "present", "absent", "duplicate", "published", "unpublished", "unallocated", "silence", "told", "call"} {
+	for _, rule := range []string{"holder", "dead", "lease", "present", "absent", "duplicate", "simple-reader", "published", "unpublished", "unallocated", "silence", "told", "call"} {
 		all.Promised[rule] = 6 * s
 	}
 	return all
@@ -167,6 +167,12 @@ func TestCheck_EveryRuleFindsItsBreach(t *testing.T) {
 			second := h.Slices[0]
 			second.Name, second.Revision = "demo/web-2", 24
 			h.Slices = append(h.Slices, second)
+		}},
+		"an endpoint moves to another slice": {"simple-reader", func(h *history.History) {
+			giver, taker := h.Slices[0], h.Slices[0]
+			taker.Name, taker.Revision, taker.At = "demo/web-2", 23, 13*s
+			giver.Revision, giver.At, giver.Gone = 24, 14*s, true
+			h.Slices = []history.SliceVersion{h.Slices[0], taker, giver}
 		}},
 		"no endpoint of a kube-apiserver": {"empty", func(h *history.History) { h.Endpoints[1].Addresses = nil }},
 		"dead kube-apiserver stays":       {"published", func(h *history.History) { h.Endpoints[1].At = 47 * s }},

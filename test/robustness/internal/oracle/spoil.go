@@ -47,11 +47,12 @@ func Spoilers() map[string]func(*history.History) bool {
 		"present": func(h *history.History) bool {
 			return drop(&h.Slices, func(s history.SliceVersion) bool { return s.At > h.Begin+early })
 		},
-		"absent":      spoilAbsent,
-		"duplicate":   spoilDuplicate,
-		"empty":       func(h *history.History) bool { return spoilEndpoints(h, nil) },
-		"published":   spoilPublished,
-		"unpublished": func(h *history.History) bool { return spoilEndpoints(h, []string{"another"}) },
+		"absent":        spoilAbsent,
+		"duplicate":     spoilDuplicate,
+		"simple-reader": spoilSimpleReader,
+		"empty":         func(h *history.History) bool { return spoilEndpoints(h, nil) },
+		"published":     spoilPublished,
+		"unpublished":   func(h *history.History) bool { return spoilEndpoints(h, []string{"another"}) },
 		"unallocated": func(h *history.History) bool {
 			return drop(&h.Allocation, func(history.AllocationVersion) bool { return true })
 		},

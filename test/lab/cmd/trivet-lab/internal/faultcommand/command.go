@@ -66,7 +66,6 @@ func NewBreakCommand(streams printer.Streams, lab, trivet string) *cobra.Command
 	fs.DurationVar(&duration, "for", 0, "Restore it after this time, at most an hour; 0 means not before trivet-lab restore.")
 	fs.BoolVar(&list, "list", false, "List what is broken, and break nothing.")
 	_ = command.RegisterFlagCompletionFunc("how", completeHow)
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	return command
 }
 
@@ -98,7 +97,6 @@ func NewRestoreCommand(streams printer.Streams, lab string) *cobra.Command {
 		ValidArgsFunction: c.completeBroken,
 	}
 	command.Flags().BoolVar(&all, "all", false, "Restore everything.")
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	return command
 }
 

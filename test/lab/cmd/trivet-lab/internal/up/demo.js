@@ -3,6 +3,7 @@
 // The token comes from the page's own origin. A page of another origin cannot read it, so that its
 // requests are refused.
 
+import { headers } from "/assets/key.js";
 import { h, notice, render } from "/assets/view.js";
 
 const path = "/demo/";
@@ -87,7 +88,7 @@ async function send(action, request, textOf) {
   try {
     const response = await fetch(path + action, {
       method: "POST",
-      headers: { "Content-Type": "application/json", "Trivet-Demo-Token": report.token },
+      headers: { ...headers, "Content-Type": "application/json", "Trivet-Demo-Token": report.token },
       body: JSON.stringify(request),
     });
     const reply = await response.json();
@@ -101,7 +102,7 @@ async function send(action, request, textOf) {
 
 async function refresh() {
   try {
-    const response = await fetch(path, { cache: "no-store" });
+    const response = await fetch(path, { headers, cache: "no-store" });
     if (response.ok) report = await response.json();
   } catch {
     // The banner of the page says that nothing answers.

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -21,8 +24,10 @@ import (
 )
 
 const (
+	// panelFiles is where the panel's files are: beside those of the page, which need no key.
+	panelFiles = "/assets/"
 	// panelTags load the files of the panel.
-	panelTags = `<link rel="stylesheet" href="` + faultcontroller.Path + `demo.css"><script type="module" src="` + faultcontroller.Path + `demo.js"></script>`
+	panelTags = `<link rel="stylesheet" href="` + panelFiles + `demo.css"><script type="module" src="` + panelFiles + `demo.js"></script>`
 	// pageAddress serves the page to the browser of the user, as `trivet dashboard` does.
 	pageAddress = "127.0.0.1:7681"
 	// headerTimeout limits how long a browser may take to send a request's header.
@@ -30,7 +35,7 @@ const (
 )
 
 // page gives a browser the gateway's page with the credentials of the administrator. Only a browser
-// that has opened the URL gets an answer.
+// that has opened the URL gets answers of the API.
 type page struct {
 	url       string
 	listener  net.Listener
@@ -59,7 +64,7 @@ func newPage(s settings, opts Options, demo http.Handler) (*page, error) {
 	p := &page{listener: listener, transport: transport}
 	var shown http.RoundTripper = transport
 	if demo != nil {
-		shown, demo = panelTransport{transport}, withPanel(demo)
+		shown = panelTransport{transport}
 	}
 	p.handler, p.url = dashboard.Handler(shown, listener.Addr().String(), faultcontroller.Path, demo)
 	return p, nil
@@ -70,24 +75,22 @@ func newPage(s settings, opts Options, demo http.Handler) (*page, error) {
 //go:embed demo.js demo.css
 var panel embed.FS
 
-// withPanel adds the files of the panel to the routes of its buttons.
-func withPanel(buttons http.Handler) http.Handler {
-	files := http.StripPrefix(faultcontroller.Path, http.FileServerFS(panel))
-	mux := http.NewServeMux()
-	mux.Handle(faultcontroller.Path, buttons)
-	mux.Handle("GET "+faultcontroller.Path+"demo.js", files)
-	mux.Handle("GET "+faultcontroller.Path+"demo.css", files)
-	return mux
-}
-
 // headEnd is the tag before which the page loads the panel.
 const headEnd = "</head>"
 
-// panelTransport adds the panel to the HTML of the gateway's page. It answers a HEAD of the page
-// with the response to a GET, of which the server sends the headers only.
+// panelTransport adds the panel's files, and their tags to the HTML of the gateway's page. It
+// answers a HEAD of the page with the response to a GET, of which the server sends the headers
+// only.
 type panelTransport struct{ gateway http.RoundTripper }
 
 func (t panelTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	name, _ := strings.CutPrefix(request.URL.Path, panelFiles)
+	if content, err := panel.ReadFile(name); err == nil {
+		return &http.Response{
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {mime.TypeByExtension(path.Ext(name))}},
+			Body: io.NopCloser(bytes.NewReader(content)), ContentLength: int64(len(content)),
+		}, nil
+	}
 	if request.URL.Path != "/" || request.Method != http.MethodGet && request.Method != http.MethodHead {
 		return t.gateway.RoundTrip(request)
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
@@ -70,9 +69,13 @@ func TestPage_OnlyADemoHasThePanel(t *testing.T) {
 	without := browser.Open(t, startPage(t, gateway, false))
 	without.Wait(t, loaded, "3")
 	without.Wait(t, panels, "0")
-	without.Wait(t, `performance.getEntriesByType("resource").filter(({ name }) => name.includes("/demo/")).length`, "0")
+	without.Wait(t, `performance.getEntriesByType("resource").filter(({ name }) => name.includes("/demo")).length`, "0")
 
-	window := browser.Open(t, startPage(t, gateway, true))
+	opened := startPage(t, gateway, true)
+	window := browser.Open(t, opened)
+	window.Wait(t, loaded, "3")
+	window.Wait(t, `location.hash`, "") // the address has no key
+	window.Eval(t, `location.reload()`)
 	window.Wait(t, loaded, "3")
 	window.Wait(t, panels, "1")
 	window.Wait(t, `[...document.querySelectorAll(".demo-kinds b")].map((kind) => kind.textContent).join()`, "node,zone,service,apiserver,address,pods")
@@ -83,6 +86,14 @@ func TestPage_OnlyADemoHasThePanel(t *testing.T) {
 	window.Wait(t, `document.querySelector(".demo-faults b").textContent`, "service leasesvc-1")
 	window.Eval(t, `document.querySelector("[data-restore=service]").click()`)
 	window.Wait(t, `document.querySelectorAll(".demo-faults").length`, "0")
+	window.Eval(t, `document.querySelector('footer a[href="/v1/zones"]').click()`)
+	window.Wait(t, `location.protocol + document.body.innerText.includes('"zones"')`, "blob:true")
+
+	// Another window has no key. The demo's panel shows nothing there.
+	address, _, _ := strings.Cut(opened, "#")
+	stranger := browser.Open(t, address)
+	stranger.Wait(t, `document.querySelector("trivet-banner").innerText.includes("Open the URL that trivet dashboard printed")`, "true")
+	stranger.Wait(t, `document.querySelectorAll(".demo-kinds").length + document.cookie`, "0")
 }
 
 func TestPage_ADemoAddsThePanelOrFails(t *testing.T) {
@@ -96,7 +107,7 @@ func TestPage_ADemoAddsThePanelOrFails(t *testing.T) {
 		"page without head": {"/", "<html></html>", "", http.StatusOK, "has no </head>", http.StatusBadGateway},
 		"compressed page":   {"/", "compressed", "br", http.StatusOK, `content encoding "br"`, http.StatusBadGateway},
 		"refused page":      {"/", "not authorized", "", http.StatusForbidden, "not authorized", http.StatusForbidden},
-		"another file":      {"/page.js", "export {};", "", http.StatusOK, "export {};", http.StatusOK},
+		"another file":      {"/assets/page.js", "export {};", "", http.StatusOK, "export {};", http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -107,17 +118,11 @@ func TestPage_ADemoAddsThePanelOrFails(t *testing.T) {
 				_, _ = w.Write([]byte(c.content))
 			}))
 			t.Cleanup(gateway.Close)
-			jar, err := cookiejar.New(nil)
+			page, err := url.Parse(startPage(t, gateway.URL, true))
 			if err != nil {
 				t.Fatal(err)
 			}
-			browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-			opened := startPage(t, gateway.URL, true)
-			read(t, browser, http.MethodGet, opened)
-			page, err := url.Parse(opened)
-			if err != nil {
-				t.Fatal(err)
-			}
+			browser := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 			got, text := read(t, browser, http.MethodGet, "http://"+page.Host+c.path)
 			if got.StatusCode != c.wantCode || !strings.Contains(text, c.want) {
 				t.Errorf("GET: %s with %q, want %d with %q", got.Status, text, c.wantCode, c.want)
@@ -163,7 +168,7 @@ func TestPage_FilesOfThePanelAreSafe(t *testing.T) {
 		}
 	}
 	for name := range files {
-		if !strings.Contains(panelTags, `"`+faultcontroller.Path+name+`"`) {
+		if !strings.Contains(panelTags, `"`+panelFiles+name+`"`) {
 			t.Errorf("the page does not load %s", name)
 		}
 	}

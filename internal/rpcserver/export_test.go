@@ -1,0 +1,4 @@
+package rpcserver
+
+// LastString is lastString, for fuzzing.
+var LastString = lastString

@@ -1,0 +1,5 @@
+//go:build !race
+
+package rpcserver_test
+
+const raceDetector = false
