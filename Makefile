@@ -99,13 +99,14 @@ cluster-down: ## End that cluster and remove everything about it
 ##@ Change
 
 .PHONY: test
-test: assets $(TOOLS)/gotestsum-$(GO) ## The tests of agent, gateway, services and commands, on a real control plane (RACE= without the race detector)
+test: assets $(TOOLS)/gotestsum-$(GO) ## The tests of agent, gateway, services and commands, on a real control plane (RACE= without the race detector; THIRD= runs all long tests)
+	@$(say-third)
 	@$(call go-test,$(addprefix ./,$(SLOWEST)) ./agent/... ./cmd/... ./deploy/... ./docs/... ./gateway/... ./internal/... ./services/...,2)
 
 .PHONY: test-system
-test-system: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of test/: whole installations, faults, hostile input, deployments (THIRD= injects all faults of test/robustness)
-	@echo "test/robustness injects $(if $(THIRD),third $(THIRD) of its faults by the commit: THIRD= injects all,all of its faults)"
-	@export TRIVET_ROBUSTNESS_THIRD=$(THIRD); $(call go-test,$(addprefix ./test/,$(SLOWEST_SYSTEM)) ./test/...,3)
+test-system: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of test/: whole installations, faults, hostile input, deployments (THIRD= runs all long tests)
+	@$(say-third)
+	@$(call go-test,$(addprefix ./test/,$(SLOWEST_SYSTEM)) ./test/...,3)
 
 .PHONY: test-go
 test-go: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of PACKAGES=./internal/term/... as `make test` runs them
@@ -115,8 +116,11 @@ test-go: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of PACKAGES=./interna
 SLOWEST        := services/leasesvc services/bootstrapsvc services/bootstrapsvc/audit services/slicesvc gateway internal/term internal/process
 SLOWEST_SYSTEM := robustness faults/apiservers e2e deploy faults/terms faults/damage hostile lab/devcluster
 
-# RACE= leaves out the race detector, which doubles the time. THIRD is the part of the faults of test/robustness.
+# RACE= leaves out the race detector, which doubles the time. THIRD is the part of the long tests and of the faults of
+# test/robustness that runs.
 RACE  ?= on
+say-third = echo "$(if $(THIRD),third $(THIRD) of the long tests runs$(,) by the commit: THIRD= runs all,all long tests run)"
+, := ,
 THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 1)))
 
 # Tests mostly wait, so two or three packages at a time, and eight tests of each, keep two processors busy. Compilers and
@@ -128,7 +132,7 @@ THIRD ?= $(shell echo $$((0x0$$(git rev-parse --short=7 HEAD 2>/dev/null) % 3 + 
 # alone on the machine. One that then passes is printed as FLAKE, and is a defect to mend. A data race fails at once, and so
 # does a package of which no test failed: it does not build, or leaves goroutines behind.
 go-test = dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
-	export GORACE=atexit_sleep_ms=0 CGO_ENABLED=$(if $(RACE),1,0); \
+	export GORACE=atexit_sleep_ms=0 CGO_ENABLED=$(if $(RACE),1,0) TRIVET_THIRD=$(THIRD); \
 	go build $(if $(RACE),-race) -o $(TOOLS)/bin/testrun ./test/lab/cmd/testrun; \
 	$(TOOLS)/bin/testrun $(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 \
 		--rerun-fails-max-failures=10 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -87,24 +86,15 @@ func (w *world) floor() history.Floor {
 	return least
 }
 
-// thirdVariable is 1, 2 or 3, and restricts TestEachFault to that part of the faults. All tests of
-// test/ run in one command, so it is no flag, which other packages would not know.
-const thirdVariable = "TRIVET_ROBUSTNESS_THIRD"
-
 // TestEachFault is the short form: each fault of the table that is not Long once, two at a time in
-// different services, each of its least duration. `make test-system` injects a third of them, which
-// the commit decides.
+// different services, each of its least duration; or the third of them that runs.
 func TestEachFault(t *testing.T) {
 	if *seeds > 0 || *kept != "" || testing.Short() {
 		t.Skip("another test of this package was asked for, or -short")
 	}
 	entries, command := slices.DeleteFunc(schedule.Table(), func(e schedule.Entry) bool { return e.Long }), ""
-	if text := os.Getenv(thirdVariable); text != "" {
-		third, err := strconv.Atoi(text)
-		if err != nil || third < 1 || third > 3 {
-			t.Fatalf("%s=%q is not 1, 2 or 3", thirdVariable, text)
-		}
-		entries, command = schedule.Part(entries, third-1, 3), thirdVariable+"="+text+" "
+	if third := testkit.Third(t); third != 0 {
+		entries, command = schedule.Part(entries, third-1, 3), fmt.Sprintf("TRIVET_THIRD=%d ", third)
 	}
 	runSchedule(t, plan{
 		seed: 1, name: "brief", calm: briefCalm, profile: mixed, command: command + "go test -count=1 -run TestEachFault ./test/robustness",

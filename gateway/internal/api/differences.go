@@ -36,7 +36,8 @@ type shadowServer struct {
 func (s shadowServer) SwitchLoop(ctx context.Context, request *shadowv1.SwitchLoopRequest) (*shadowv1.SwitchLoopResponse, error) {
 	at := slices.IndexFunc(s.server.services, func(of *service) bool { return of.name == request.GetService() })
 	if at < 0 {
-		return nil, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, fmt.Sprintf("service %q has no loops", request.GetService()))
+		return nil, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, fmt.Sprintf("service %q has no loops", request.GetService()),
+			rpcerror.WithField("service", "must be a service with loops, for example slicesvc"))
 	}
 	of := s.server.services[at]
 	answer, err := of.any(constant(leaderKey), of.timeout)(onBehalf(ctx, s.server.replicaID), switchLoop, request)

@@ -30,8 +30,9 @@ import (
 )
 
 const (
-	// lookPause is the pause between two looks at the cluster.
-	lookPause = 500 * time.Millisecond
+	// leastPause is the shortest pause between two looks at the cluster. A look lists the metadata
+	// of all objects of the duty, so a pause is also as long as the look before it took.
+	leastPause = 500 * time.Millisecond
 	// unclearTime is how long a proof stays unclear before --accept-unclear accepts it.
 	unclearTime = 30 * time.Second
 )
@@ -224,7 +225,7 @@ func (c *command) follow(ctx context.Context, steps []step, outcomes []outcome) 
 				return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("step %d is not proven after %s: %s", i+1, c.waitDuration, saw)}
 			}
 			progress.Set(waitingFor(i, len(steps), s, outcomes[i]))
-			if !client.Sleep(ctx, lookPause) {
+			if !client.Sleep(ctx, max(leastPause, seen.took)) {
 				continue // the next look reports the interrupt
 			}
 		}

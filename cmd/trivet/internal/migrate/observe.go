@@ -138,7 +138,9 @@ func (o *observer) look(ctx context.Context) facts {
 			f.kubeError = "kube-apiserver: " + err.Error()
 		}
 	}
+	began := f.now
 	f.now = time.Now()
+	f.took = f.now.Sub(began)
 	return f
 }
 

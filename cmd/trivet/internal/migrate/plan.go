@@ -25,7 +25,8 @@ const (
 
 // facts are one observation of the cluster. A missing part has its reason in errors.
 type facts struct {
-	now          time.Time
+	now          time.Time // when the observation ended
+	took         time.Duration
 	manager      diagnosis.Manager
 	upstream     diagnosis.Observation
 	installation diagnosis.Installation
