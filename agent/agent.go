@@ -23,6 +23,9 @@ import (
 // beats.
 const MaxHolders = 10_000
 
+// logPeriod is the time between two lines that tell of many events of one kind.
+const logPeriod = time.Minute
+
 // Config configures an Agent. Targets and Dial are required.
 type Config struct {
 	// Targets are the replicas to try, in turn, while the owner of a shard is unknown.
@@ -75,6 +78,13 @@ type Config struct {
 	// ReleaseTimeout bounds the time that this takes; 0 means 5 s.
 	ReleaseOnStop, KeepLeaseObjects bool
 	ReleaseTimeout                  time.Duration
+	// Unacknowledged is called for a holder whose beat no leader has acknowledged within three
+	// fifths of the granted interval, and then once in each interval, until a beat is acknowledged
+	// again. Its ctx ends after an interval. It renews the holder in another way: for the class
+	// "node" see package nodelease. A Node without it is protected by the longer grace period of
+	// Nodes without a session only. nil does nothing. With BeatOnReport the caller itself awaits
+	// the renewal of each report; see [Agent.AwaitRenewal].
+	Unacknowledged func(ctx context.Context, h Holder) error
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
@@ -86,7 +96,10 @@ type Agent struct {
 	router   *router
 	backoffs *backoffs
 	history  history
+	failures failures
 	sequence atomic.Uint64 // of the last message on any stream
+	// unacknowledged belongs to watchAcknowledgements.
+	unacknowledged unacknowledgedLog
 }
 
 // New returns an Agent that does nothing until Run. Its error names every problem of cfg.
@@ -113,6 +126,9 @@ func (c *Config) validate() []error {
 	}
 	if c.Dial == nil {
 		problems = append(problems, errors.New("agent: no Dial function"))
+	}
+	if c.Unacknowledged != nil && c.BeatOnReport {
+		problems = append(problems, errors.New("agent: Unacknowledged and BeatOnReport exclude each other"))
 	}
 	if c.AgeTolerance < 0 {
 		problems = append(problems, fmt.Errorf("agent: age tolerance %v must be positive", c.AgeTolerance))
@@ -148,6 +164,9 @@ func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 // released. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	var streams sync.WaitGroup
+	if a.cfg.Unacknowledged != nil {
+		streams.Go(func() { a.watchAcknowledgements(ctx) })
+	}
 	a.run(ctx, &streams)
 	streams.Wait()
 	if a.cfg.ReleaseOnStop {
@@ -197,7 +216,39 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 	wait := a.backoffs.fail(t.address, quick, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
 	a.router.close(t, nextAddress(t.address, answered, err), time.Now().Add(wait))
 	a.history.lost(err)
-	a.cfg.Logger.Warn("heartbeat stream ended; its holders register again", "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
+	if answered {
+		a.cfg.Logger.Warn("heartbeat stream ended; its holders register again", "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
+	} else if tries := a.failures.add(time.Now()); tries > 0 {
+		a.cfg.Logger.Warn("no answer to heartbeats; the agent tries on", "tries", tries, "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
+	}
+}
+
+// failures counts connections that failed before an answer, so that an outage is a line a minute.
+// It is safe for concurrent use.
+type failures struct {
+	mu     sync.Mutex // guards the fields below
+	logged time.Time  // zero after an answer
+	tries  int        // since the last line
+}
+
+// add counts a failure, and returns how many a line tells of that is due now; 0 if none is.
+func (f *failures) add(now time.Time) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tries++
+	if now.Sub(f.logged) < logPeriod {
+		return 0
+	}
+	tries := f.tries
+	f.logged, f.tries = now, 0
+	return tries
+}
+
+// answered makes the next failure a line at once.
+func (f *failures) answered() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.logged, f.tries = time.Time{}, 0
 }
 
 // nextAddress returns where the holders of a failed connection register first; empty for any

@@ -1,10 +1,13 @@
 package agent_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -462,6 +465,36 @@ func TestRun_InvalidResponsesEndTheStreamOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An outage is told when it begins, and then once a minute; a new one after an answer at once.
+func TestRun_AnOutageIsALineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := serve(t)
+		var reachable atomic.Pointer[server]
+		a := run(t, agent.Config{
+			Targets: []string{"a"}, Holders: []agent.Holder{node("n1")}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Dial: func(target string) (*grpc.ClientConn, error) { return network{"a": reachable.Load()}.dial(target) },
+		})
+		const line = "no answer to heartbeats"
+		advance(150 * time.Second)
+		if got := strings.Count(log.String(), line); got != 3 {
+			t.Errorf("%d lines in 150 s, want 3:\n%s", got, log.String())
+		}
+		reachable.Store(s)
+		advance(10 * time.Second)
+		if !a.Status().Connected {
+			t.Fatal("the agent does not come back")
+		}
+		reachable.Store(nil)
+		log.Reset()
+		s.disconnect(t)
+		advance(30 * time.Second)
+		if got := strings.Count(log.String(), line); got != 1 || !strings.Contains(log.String(), "heartbeat stream ended") {
+			t.Errorf("a new outage:\n%s", log.String())
+		}
+	})
 }
 
 func TestNew_NamesEveryProblem(t *testing.T) {

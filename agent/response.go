@@ -111,6 +111,7 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 		return
 	}
 	if first {
+		s.failures.answered()
 		s.backoffs.succeed(s.target.address, s.interval, time.Duration(s.router.ttl.Load()))
 		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
 	}

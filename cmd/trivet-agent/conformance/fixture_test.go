@@ -169,37 +169,28 @@ func (f *fixture) client(config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// leasesvc accepts heartbeats while it is not gone. It is gone for longer than a third of the
-// Lease.
+// leasesvc acknowledges heartbeats while it is not gone.
 type leasesvc struct {
-	mu       sync.Mutex // guards the fields below
-	gone     bool
-	accepted time.Time
-	reports  int
+	mu      sync.Mutex // guards the fields below
+	gone    bool
+	reports int
 }
 
-// Report implements endpoint.Heartbeats.
-func (l *leasesvc) Report(observed time.Time) error {
+// Beat implements endpoint.Heartbeats.
+func (l *leasesvc) Beat(context.Context, time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reports++
-	if !l.gone {
-		l.accepted = observed
+	if l.gone {
+		return errors.New("gone")
 	}
 	return nil
-}
-
-// Renewed implements endpoint.Heartbeats.
-func (l *leasesvc) Renewed() (time.Time, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accepted, !l.gone
 }
 
 func (l *leasesvc) setGone(gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone, l.accepted = gone, time.Time{}
+	l.gone = gone
 }
 
 // more returns a condition: so many further heartbeats.

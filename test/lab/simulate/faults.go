@@ -105,26 +105,34 @@ func (f *Fleet) DeleteAddress(ctx context.Context, serviceName string) (address 
 	return s.Spec.ClusterIP, nil
 }
 
+// duplicateTries is how often a duplicate is tried: kube-apiserver may restore the address that was
+// deleted for it.
+const duplicateTries = 5
+
 // DuplicateAddress makes a second Service with the ClusterIP of a Service and returns the address.
 // kube-apiserver allows that, because it deletes the IPAddress first.
 func (f *Fleet) DuplicateAddress(ctx context.Context, serviceName string) (address string, err error) {
-	address, err = f.DeleteAddress(ctx, serviceName)
-	if err != nil {
-		return "", err
-	}
 	s, err := f.serviceOf(ctx, serviceName)
 	if err != nil {
 		return "", err
 	}
 	duplicate := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name + duplicateSuffix, Labels: labels()},
-		Spec:       corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		Spec:       corev1.ServiceSpec{ClusterIP: s.Spec.ClusterIP, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 	}
-	_, err = f.kube.CoreV1().Services(s.Namespace).Create(ctx, duplicate, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", fmt.Errorf("create Service %s: %w", duplicate.Name, err)
+	for range duplicateTries {
+		if _, err := f.DeleteAddress(ctx, serviceName); err != nil {
+			return "", err
+		}
+		_, err = f.kube.CoreV1().Services(s.Namespace).Create(ctx, duplicate, metav1.CreateOptions{})
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return s.Spec.ClusterIP, nil
+		}
+		if !apierrors.IsInvalid(err) {
+			break
+		}
 	}
-	return address, nil
+	return "", fmt.Errorf("create Service %s: %w", duplicate.Name, err)
 }
 
 // RestoreAddress undoes DeleteAddress and DuplicateAddress.

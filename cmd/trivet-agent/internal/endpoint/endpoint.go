@@ -44,15 +44,12 @@ const (
 	stopTimeout = 2 * time.Second
 )
 
-// Heartbeats are the heartbeats of this node at leasesvc. The methods are called concurrently and
-// do not block.
+// Heartbeats are the heartbeats of this node at leasesvc. Beat is called concurrently.
 type Heartbeats interface {
-	// Report sends a heartbeat, because the kubelet was observed at that time.
-	Report(observed time.Time) error
-	// Renewed returns the latest time of an observation whose heartbeat leasesvc has accepted; zero
-	// before the first. A late answer does not make it younger. live says that leasesvc has a
-	// session of the node now, so that an answer to the last heartbeat can come.
-	Renewed() (observed time.Time, live bool)
+	// Beat sends a heartbeat, because the kubelet was observed at that time, and waits until the
+	// leader of the node's shard has recorded this observation or a later one. Its error says why
+	// ctx ended before.
+	Beat(ctx context.Context, observed time.Time) error
 }
 
 // Config configures an Endpoint. All fields but Listener and ClientCAFile are required.

@@ -27,32 +27,30 @@ const node = "node-1"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leasesvc accepts heartbeats while it is live.
+// leasesvc acknowledges heartbeats at once, or with its answer.
 type leasesvc struct {
-	mu       sync.Mutex // guards the fields below
-	gone     bool       // refuses, or has no session
-	silent   bool       // does not answer
-	err      error      // of Report
-	accepted time.Time
+	mu       sync.Mutex    // guards the fields below
+	err      error         // of Beat
+	answer   chan struct{} // what heartbeats wait for; nil for nothing
 	reports  int
 	observed time.Time // the last one
 }
 
-func (l *leasesvc) Report(observed time.Time) error {
+func (l *leasesvc) Beat(ctx context.Context, observed time.Time) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.reports++
 	l.observed = observed
-	if !l.gone && !l.silent && l.err == nil {
-		l.accepted = observed
+	answer, err := l.answer, l.err
+	l.mu.Unlock()
+	if answer == nil {
+		return err
 	}
-	return l.err
-}
-
-func (l *leasesvc) Renewed() (time.Time, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accepted, !l.gone
+	select {
+	case <-answer:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (l *leasesvc) set(change func(*leasesvc)) {

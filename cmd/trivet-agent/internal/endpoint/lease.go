@@ -26,16 +26,12 @@ const (
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
 	refreshRetry = 10 * time.Second
-	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old because the
-	// kubelet was late. renewalPoll is the time between two looks.
-	renewalWait = time.Second
-	renewalPoll = 10 * time.Millisecond
 	// maxConflicts limits the repetitions of a write after a conflict with leasesvc.
 	maxConflicts = 3
 )
 
-// leaseWriter makes heartbeats of the kubelet's Lease writes. While leasesvc does not renew, the
-// writes pass to kube-apiserver.
+// leaseWriter makes heartbeats of the kubelet's Lease writes. A write whose heartbeat is not
+// acknowledged in time passes to kube-apiserver.
 type leaseWriter struct {
 	node       string
 	transport  http.RoundTripper
@@ -62,11 +58,11 @@ type leaseWriter struct {
 
 // passthrough is what the metrics and the snapshot say.
 type passthrough struct {
-	since     time.Time     // zero while leasesvc renews
+	since     time.Time     // zero while heartbeats are acknowledged
 	total     time.Duration // of former periods
 	lastWrite time.Time
 	beats     uint64 // writes that became a heartbeat
-	passed    uint64 // writes that passed because leasesvc does not renew
+	passed    uint64 // writes that passed because their heartbeat was not acknowledged
 	changes   uint64 // writes that passed because they change the Lease
 	overdue   uint64 // writes that passed because leasesvc does not write the Lease
 	conflicts uint64 // conflicts with leasesvc that the kubelet did not see
@@ -120,11 +116,12 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	if verdict == leasewrite.Unusual {
 		return false
 	}
-	renewed := l.beat(r.Context(), arrived, leasewrite.Third(write))
-	overdue := renewed && l.overdue()
-	l.record(verdict, renewed, overdue)
+	err = l.beat(r.Context(), arrived, leasewrite.AcknowledgedWithin(write))
+	acknowledged := err == nil
+	overdue := acknowledged && l.overdue()
+	l.record(verdict, err, overdue)
 	switch {
-	case renewed && verdict == leasewrite.Renewal && !overdue:
+	case acknowledged && verdict == leasewrite.Renewal && !overdue:
 		l.answer(w, form, leasewrite.Answer(write, l.known))
 		return true
 	case form.Kind == leasewrite.Replace:
@@ -133,34 +130,15 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	return false
 }
 
-// beat sends a heartbeat of a kubelet whose write arrived at that time, and reports whether
-// leasesvc renews: its last renewal is younger than a third of the Lease's duration.
-func (l *leaseWriter) beat(ctx context.Context, arrived time.Time, third time.Duration) bool {
-	start, before := time.Now(), l.reported
-	if arrived.After(before) { // else a later write had its turn first
+// beat sends a heartbeat of a kubelet whose write arrived at that time. It returns nil once
+// leasesvc has acknowledged it, and an error if that takes too long.
+func (l *leaseWriter) beat(ctx context.Context, arrived time.Time, within time.Duration) error {
+	if arrived.After(l.reported) { // else a later write had its turn first
 		l.reported = arrived
 	}
-	if err := l.heartbeats.Report(l.reported); err != nil {
-		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
-		return false
-	}
-	tick := time.NewTicker(renewalPoll)
-	defer tick.Stop()
-	for {
-		at, live := l.heartbeats.Renewed()
-		if time.Since(at) <= third {
-			return true // also while the agent changes to another replica
-		}
-		// leasesvc has missed the heartbeat before this one as well, or it takes too long.
-		if !live || at.Before(before) || time.Since(start) > renewalWait {
-			return false
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
+	ctx, cancel := context.WithDeadline(ctx, arrived.Add(within))
+	defer cancel()
+	return l.heartbeats.Beat(ctx, l.reported)
 }
 
 // refresh reads the real Lease if it is unknown or old. A failed read changes nothing. After a
@@ -378,14 +356,14 @@ func (l *leaseWriter) countConflict() {
 	l.state.conflicts++
 }
 
-// record notes what becomes of a write.
-func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed, overdue bool) {
+// record notes what becomes of a write. The error says why its heartbeat was not acknowledged.
+func (l *leaseWriter) record(verdict leasewrite.Verdict, unacknowledged error, overdue bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, s := time.Now(), &l.state
+	now, s, acknowledged := time.Now(), &l.state, unacknowledged == nil
 	s.lastWrite = now
 	switch {
-	case !renewed:
+	case !acknowledged:
 		s.passed++
 	case verdict == leasewrite.Change:
 		s.changes++
@@ -394,17 +372,17 @@ func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed, overdue bool) 
 	default:
 		s.beats++
 	}
-	if renewed == s.since.IsZero() {
+	if acknowledged == s.since.IsZero() {
 		return
 	}
-	if renewed {
+	if acknowledged {
 		s.total += now.Sub(s.since)
-		l.logger.Info("leasesvc renews the Lease again", "after", now.Sub(s.since).Round(time.Millisecond))
+		l.logger.Info("leasesvc acknowledges heartbeats again", "after", now.Sub(s.since).Round(time.Millisecond))
 		s.since = time.Time{}
 		return
 	}
 	s.since = now
-	l.logger.Warn("leasesvc does not renew; Lease writes pass to kube-apiserver")
+	l.logger.Warn("leasesvc does not acknowledge heartbeats; Lease writes pass to kube-apiserver", "error", unacknowledged)
 }
 
 func (l *leaseWriter) current() passthrough {

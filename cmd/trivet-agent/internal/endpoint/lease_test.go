@@ -22,6 +22,7 @@ type writer struct {
 	*fixture
 	client    *http.Client
 	mediaType string
+	seconds   int32 // the duration of the Lease
 	held      *coordinationv1.Lease
 	last      time.Time
 }
@@ -29,7 +30,12 @@ type writer struct {
 // newWriter creates the Lease through the endpoint.
 func newWriter(f *fixture, mediaType string) *writer {
 	f.t.Helper()
-	w := &writer{fixture: f, client: f.kubelet(), mediaType: mediaType}
+	return newWriterOf(f, mediaType, 40)
+}
+
+func newWriterOf(f *fixture, mediaType string, seconds int32) *writer {
+	f.t.Helper()
+	w := &writer{fixture: f, client: f.kubelet(), mediaType: mediaType, seconds: seconds}
 	w.create()
 	return w
 }
@@ -38,7 +44,7 @@ func (w *writer) create() {
 	w.t.Helper()
 	w.held = &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: "kube-node-lease", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "node-uid"}}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(node), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now()}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(node), LeaseDurationSeconds: new(w.seconds), RenewTime: &metav1.MicroTime{Time: time.Now()}},
 	}
 	if code := w.send(http.MethodPost, leasesPath); code != http.StatusOK {
 		w.t.Fatalf("create: %d", code)
@@ -131,13 +137,13 @@ func TestLease_NoBeatWithoutAWrite(t *testing.T) {
 func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(*leasesvc){
-		"refuses": func(l *leasesvc) { l.gone, l.accepted = true, time.Now().Add(-14*time.Second) },
-		"fails":   func(l *leasesvc) { l.err = errors.New("no such holder") },
-		"silent":  func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-14*time.Second) },
+		"fails":  func(l *leasesvc) { l.err = errors.New("no such holder") },
+		"silent": func(l *leasesvc) { l.answer = make(chan struct{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t, nil)
-			w := newWriter(f, leasewrite.Protobuf)
+			w := newWriterOf(f, leasewrite.Protobuf, 10)
 			w.mustRenew()
 			byLeasesvc := func() {
 				f.leases.Write(node, func(l *coordinationv1.Lease) {
@@ -156,7 +162,7 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 					t.Fatalf("renewal %d while leasesvc is away: %d", i, code)
 				}
 				stored := f.leases.Get(node)
-				if !stored.Spec.RenewTime.After(before.Time) || *stored.Spec.LeaseDurationSeconds != 40 || len(stored.OwnerReferences) != 1 {
+				if !stored.Spec.RenewTime.After(before.Time) || *stored.Spec.LeaseDurationSeconds != 10 || len(stored.OwnerReferences) != 1 {
 					t.Errorf("stored %v", stored)
 				}
 				if i == 1 {
@@ -171,7 +177,7 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 				t.Error("the snapshot does not say that writes pass")
 			}
 
-			f.leasesvc.set(func(l *leasesvc) { l.gone, l.silent, l.err = false, false, nil })
+			f.leasesvc.set(func(l *leasesvc) { l.answer, l.err = nil, nil })
 			for range 3 {
 				w.mustRenew()
 			}
@@ -186,28 +192,27 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 	}
 }
 
-func TestLease_ShortSilenceOfLeasesvcIsNoReason(t *testing.T) {
+// A write waits for its own heartbeat: 3/20 of the duration of its Lease, 6 s by default. An
+// earlier acknowledgement, however young, is none.
+func TestLease_PassesWhenItsOwnHeartbeatIsNotAcknowledgedInTime(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
-	f.leasesvc.set(func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-10*time.Second) })
 	w.mustRenew()
-	f.leasesvc.set(func(l *leasesvc) { l.gone = true }) // the agent changes to another replica
-	w.mustRenew()
-	w.expectWrites(0, 0)
-}
-
-// A kubelet that paused finds an old renewal. Its own write brings a new one, within milliseconds.
-func TestLease_LateWriteWaitsForItsHeartbeat(t *testing.T) {
-	f := newFixture(t, nil)
-	w := newWriter(f, leasewrite.Protobuf)
-	f.leasesvc.set(func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-20*time.Second) })
-	answer := time.AfterFunc(50*time.Millisecond, func() {
-		f.leasesvc.set(func(l *leasesvc) { l.accepted = time.Now() })
-	})
-	defer answer.Stop()
-	w.mustRenew()
-	w.expectWrites(0, 0)
+	for after, writes := range map[time.Duration]int{time.Second: 0, time.Minute: 1} {
+		answer, before := make(chan struct{}), f.leases.Count(http.MethodPut)
+		f.leasesvc.set(func(l *leasesvc) { l.answer = answer })
+		late := time.AfterFunc(after, func() { close(answer) })
+		began := time.Now()
+		w.mustRenew()
+		late.Stop()
+		if got := f.leases.Count(http.MethodPut) - before; got != writes {
+			t.Errorf("acknowledged after %v: %d writes, want %d", after, got, writes)
+		}
+		if took := time.Since(began); took > 8*time.Second || took < min(after, 6*time.Second) {
+			t.Errorf("acknowledged after %v: the write took %v", after, took)
+		}
+	}
 }
 
 func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
@@ -218,11 +223,11 @@ func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
 	f.leases.Write(node, func(l *coordinationv1.Lease) {
 		l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
 	})
-	for _, gone := range []bool{false, true} {
+	for _, gone := range []error{nil, errors.New("gone")} {
 		f.stop()
 		f.start()
 		w.client = f.kubelet()
-		f.leasesvc.set(func(l *leasesvc) { l.gone, l.accepted = gone, time.Time{} })
+		f.leasesvc.set(func(l *leasesvc) { l.err = gone })
 		w.mustRenew()
 		w.mustRenew()
 	}
@@ -285,7 +290,7 @@ func TestLease_BeatsGoOnWhileNoAPIServerAnswers(t *testing.T) {
 	f.server.Kill()
 	w.mustRenew() // the endpoint has not read the Lease yet
 	w.mustRenew()
-	f.leasesvc.set(func(l *leasesvc) { l.gone, l.accepted = true, time.Time{} })
+	f.leasesvc.set(func(l *leasesvc) { l.err = errors.New("gone") })
 	if code := w.renew(); code != http.StatusServiceUnavailable {
 		t.Errorf("without leasesvc and kube-apiserver: %d", code)
 	}

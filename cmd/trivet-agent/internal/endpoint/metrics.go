@@ -105,9 +105,9 @@ var (
 	upstreamCurrent = prometheus.NewDesc("trivet_agent_endpoint_upstream_current",
 		"1 if new requests go to the kube-apiserver, by server.", []string{"server"}, nil)
 	passthroughSeconds = prometheus.NewDesc("trivet_agent_endpoint_passthrough_seconds_total",
-		"Time in which Lease writes passed to kube-apiserver, because leasesvc did not renew.", nil, nil)
+		"Time in which Lease writes passed to kube-apiserver, because leasesvc did not acknowledge their heartbeats.", nil, nil)
 	passthroughActive = prometheus.NewDesc("trivet_agent_endpoint_passthrough",
-		"1 while Lease writes pass to kube-apiserver, because leasesvc does not renew.", nil, nil)
+		"1 while Lease writes pass to kube-apiserver, because leasesvc does not acknowledge their heartbeats.", nil, nil)
 	leaseWrites = prometheus.NewDesc("trivet_agent_endpoint_lease_writes_total",
 		"Lease writes of the kubelet, by result: beat; passthrough; change for one that changes more than the time; overdue for one that passed because nothing else renewed the Lease.", []string{"result"}, nil)
 	leaseConflicts = prometheus.NewDesc("trivet_agent_endpoint_lease_conflicts_total",

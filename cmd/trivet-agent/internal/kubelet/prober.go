@@ -161,6 +161,8 @@ func (p *Prober) record(begin time.Time, err error) {
 	switch {
 	case err == nil && (before.Err != nil || before.LastSeen.IsZero()):
 		p.cfg.Logger.Info("kubelet is healthy", "url", p.cfg.URL)
+	case err != nil && before.Err == nil && before.LastSeen.IsZero():
+		p.cfg.Logger.Warn("kubelet does not answer its health check yet; heartbeats begin when it does", "url", p.cfg.URL, "error", err)
 	case err != nil && before.Err == nil:
 		p.cfg.Logger.Warn("kubelet does not answer its health check; the node is declared lost after its grace period if this lasts",
 			"url", p.cfg.URL, "error", err, "last_seen", before.LastSeen)

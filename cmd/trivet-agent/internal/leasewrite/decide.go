@@ -136,9 +136,12 @@ func merge[T any](field *T, write, settled T) {
 	}
 }
 
-// Third returns a third of the duration of a Lease.
-func Third(l *coordinationv1.Lease) time.Duration {
-	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second / 3
+// AcknowledgedWithin returns how long a renewal of a Lease may wait for the acknowledgement of its
+// heartbeat: 6 s for the 40 s of a kubelet by default. A kubelet renews after a quarter of the
+// duration and waits as long for an answer. So the rest is left for the write to kube-apiserver,
+// and the change of a leader after a crash, 5.3 s, makes no kubelet write.
+func AcknowledgedWithin(l *coordinationv1.Lease) time.Duration {
+	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second * 3 / 20
 }
 
 // DueAfter returns the age at which the renewal of a Lease is overdue: three quarters of its

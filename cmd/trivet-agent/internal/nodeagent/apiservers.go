@@ -121,7 +121,7 @@ func (n *node) runAPIServers(ctx context.Context) error {
 	}
 	served, err := endpoint.New(endpoint.Config{
 		Node: name, Listen: n.cfg.Endpoint.Listen, Listener: listener, Upstream: pool, Kubeconfig: file, ClientCAFile: n.cfg.Endpoint.ClientCAFile,
-		StateDir: n.cfg.StateDir, Heartbeats: endpointBeats{n.beats}, Logger: n.logger,
+		StateDir: n.cfg.StateDir, Heartbeats: n.beats, Logger: n.logger,
 	})
 	if err != nil {
 		return err
@@ -181,15 +181,6 @@ func (n *node) files() (identity.Files, error) {
 		return identity.Files{}, err
 	}
 	return n.cfg.credentialFiles(&file)
-}
-
-// endpointBeats are the beats as the endpoint sees them.
-type endpointBeats struct{ *beats }
-
-// Renewed implements endpoint.Heartbeats.
-func (e endpointBeats) Renewed() (observed time.Time, live bool) {
-	renewal := e.beats.Renewed()
-	return renewal.Observed, renewal.Live
 }
 
 // firstInherited is the file descriptor of the first socket of systemd.

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,11 +32,12 @@ type beats struct {
 	addresses func() []string
 	registry  prometheus.Registerer
 	logger    *slog.Logger
-	// seen has an item after the first observation of the kubelet.
-	seen chan struct{}
+	// seen has an item after the first observation of the kubelet, and begun is closed when there
+	// is an agent.
+	seen, begun chan struct{}
 
-	mu       sync.Mutex // guards the fields below
-	agent    *agent.Agent
+	mu       sync.Mutex   // guards the fields below
+	agent    *agent.Agent // this and holder never change once begun is closed
 	holder   agent.Holder
 	observed time.Time
 	waiting  error // why there is no agent yet
@@ -43,7 +45,7 @@ type beats struct {
 
 func newBeats(cfg *Config, addresses func() []string, registry prometheus.Registerer, logger *slog.Logger) *beats {
 	return &beats{
-		cfg: cfg, addresses: addresses, registry: registry, logger: logger, seen: make(chan struct{}, 1),
+		cfg: cfg, addresses: addresses, registry: registry, logger: logger, seen: make(chan struct{}, 1), begun: make(chan struct{}),
 		waiting: errors.New("the agent has just started"),
 	}
 }
@@ -78,6 +80,22 @@ func (b *beats) Report(observed time.Time) error {
 		return nil
 	}
 	return a.Report(holder, agent.Report{ObservedTime: observed})
+}
+
+// Beat implements endpoint.Heartbeats.
+func (b *beats) Beat(ctx context.Context, observed time.Time) error {
+	if err := b.Report(observed); err != nil {
+		return err
+	}
+	select {
+	case <-b.begun:
+	case <-ctx.Done():
+		return cmp.Or(b.check(), context.Cause(ctx))
+	}
+	if err := b.agent.AwaitRenewal(ctx, b.holder, observed); err != nil {
+		return cmp.Or(b.check(), err)
+	}
+	return nil
 }
 
 // Renewed returns what the servers made of the beats; the zero Renewal before the first.
@@ -136,6 +154,7 @@ func (b *beats) newAgent(found nodeIdentity) (*agent.Agent, error) {
 		return nil, err
 	}
 	b.agent, b.holder, b.waiting = a, holder, nil
+	close(b.begun)
 	return a, b.register(a, found)
 }
 

@@ -12,24 +12,25 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// An answer to a late or repeated beat does not make the kubelet's observation younger. The
-// endpoint must not wait a third of the duration of the Lease from the answer on.
-func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
+// The endpoint answers a write when leasesvc has what it saw. An answer to an earlier beat, or one
+// that says that the node is registered, is none.
+func TestEndpointBeats_ABeatIsAcknowledgedWhenItsObservationIs(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	b, _ := f.beatsOfEndpoint(t, f.config())
 	observed := time.Now().Add(-9 * time.Second)
-	if err := b.Report(observed); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := b.Beat(ctx, observed); err != nil {
 		t.Fatal(err)
 	}
-	var renewed time.Time
-	await(t, "leasesvc accepts the beat", func() bool {
-		at, live := endpointBeats{b}.Renewed()
-		renewed = at
-		return live && !at.IsZero()
-	})
-	if renewed.After(observed) {
-		t.Errorf("renewed %v after the observation", renewed.Sub(observed))
+	if seen := b.Renewed().Observed; seen.After(observed) {
+		t.Errorf("leasesvc has an observation %v after that of the beat", seen.Sub(observed))
+	}
+	brief, end := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer end()
+	if err := b.Beat(brief, time.Now()); err == nil {
+		t.Error("a beat that is not due yet counts as acknowledged")
 	}
 }
 
@@ -48,13 +49,11 @@ func TestEndpointBeats_AnAgentThatStopsReleasesTheLeaseAndKeepsItsObject(t *test
 			cfg.ReleaseOnStop = want.forGood
 			b, stop := f.beatsOfEndpoint(t, cfg)
 			if want.registered {
-				if err := b.Report(time.Now()); err != nil {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := b.Beat(ctx, time.Now()); err != nil {
 					t.Fatal(err)
 				}
-				await(t, "leasesvc accepts the beat", func() bool {
-					_, live := endpointBeats{b}.Renewed()
-					return live
-				})
 			}
 			stop()
 			f.leasesvc.mu.Lock()

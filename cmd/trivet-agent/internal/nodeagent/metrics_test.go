@@ -44,7 +44,7 @@ users: [{name: a, user: {client-certificate: `+f.path("first.pem")+`, client-key
 	}
 	served, err := endpoint.New(endpoint.Config{
 		Node: "node-1", Listen: cfg.Endpoint.Listen, Upstream: pool, Kubeconfig: file, ClientCAFile: cfg.Endpoint.ClientCAFile,
-		StateDir: cfg.StateDir, Heartbeats: endpointBeats{n.beats}, Logger: logger,
+		StateDir: cfg.StateDir, Heartbeats: n.beats, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -70,6 +70,11 @@ func (t *Term) Remaining() time.Duration {
 	return t.lease.Remaining()
 }
 
+// Lapsed returns whether etcd may have expired the lease of the term, so that another replica may
+// lead the shard. A term that was only given up has not lapsed: no other replica leads the shard
+// before its body has returned.
+func (t *Term) Lapsed() bool { return t.lease.Remaining() == 0 }
+
 // Check returns nil while the process may act under the term, else an error that wraps [ErrEnded]
 // and the cause. It compares the monotonic clock itself, so it does not depend on a timer that ends
 // the context.
@@ -77,7 +82,7 @@ func (t *Term) Check() error {
 	if t.ctx.Err() != nil {
 		return t.ended(context.Cause(t.ctx))
 	}
-	if t.lease.Remaining() == 0 {
+	if t.Lapsed() {
 		return t.ended(ErrLapsed)
 	}
 	return nil

@@ -798,7 +798,10 @@ type ForwardedBeat struct {
 	ConditionsOmitted bool `protobuf:"varint,3,opt,name=conditions_omitted,json=conditionsOmitted" json:"conditions_omitted,omitempty"`
 	// The identity that counts as the owner of the lease if the beat opens it; empty for a class whose
 	// leases have no bound for each identity.
-	OpenedBy      string `protobuf:"bytes,4,opt,name=opened_by,json=openedBy" json:"opened_by,omitempty"`
+	OpenedBy string `protobuf:"bytes,4,opt,name=opened_by,json=openedBy" json:"opened_by,omitempty"`
+	// The mode of the agent as in trivet.meta.v1.ClientInfo, which counts if the beat opens the lease:
+	// the Lease of a kubelet that only is probed is not written.
+	Mode          string `protobuf:"bytes,5,opt,name=mode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -857,6 +860,13 @@ func (x *ForwardedBeat) GetConditionsOmitted() bool {
 func (x *ForwardedBeat) GetOpenedBy() string {
 	if x != nil {
 		return x.OpenedBy
+	}
+	return ""
+}
+
+func (x *ForwardedBeat) GetMode() string {
+	if x != nil {
+		return x.Mode
 	}
 	return ""
 }
@@ -1607,12 +1617,13 @@ const file_trivet_lease_v1_heartbeat_proto_rawDesc = "" +
 	"\x18ForwardHeartbeatsRequest\x12,\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xfd\x01R\treplicaId\x12D\n" +
-	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"\xd2\x01\n" +
+	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"\xef\x01\n" +
 	"\rForwardedBeat\x124\n" +
 	"\x04beat\x18\x01 \x01(\v2\x15.trivet.lease.v1.BeatB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x04beat\x125\n" +
 	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x03age\x12-\n" +
 	"\x12conditions_omitted\x18\x03 \x01(\bR\x11conditionsOmitted\x12%\n" +
-	"\topened_by\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\bopenedBy\"W\n" +
+	"\topened_by\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\bopenedBy\x12\x1b\n" +
+	"\x04mode\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18\x10R\x04mode\"W\n" +
 	"\x19ForwardHeartbeatsResponse\x12:\n" +
 	"\aresults\x18\x01 \x03(\v2 .trivet.lease.v1.HeartbeatResultR\aresults\"\xb4\x02\n" +
 	"\x17StreamHeartbeatsRequest\x12#\n" +

@@ -215,8 +215,8 @@ type Beat struct {
 	// Report is nil if the holder was observed just now. Its ages count from the receipt of the
 	// beat.
 	Report *sessioncontroller.Report
-	// Owner is that of a sessioncontroller.Registration.
-	Owner string
+	// Owner is that of a sessioncontroller.Registration, and Mode that of its Agent.
+	Owner, Mode string
 }
 
 // withoutLargeConditions returns the beat as it is forwarded.

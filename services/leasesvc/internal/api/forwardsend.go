@@ -198,6 +198,7 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (rejected i
 			},
 			Age:               durationpb.New(b.Age),
 			OpenedBy:          b.Owner,
+			Mode:              b.Mode,
 			ConditionsOmitted: b.Report != nil && b.Report.ConditionsOmitted,
 		})
 	}

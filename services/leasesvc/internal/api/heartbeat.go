@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -29,7 +30,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	beats.batch.Unordered = true
 	beats.batch.Admit = func() bool { return s.admitRegistrations(sender, time.Now(), 1) == 1 }
 	for _, beat := range request.Beats {
-		beats.add(ctx, &leasev1.ForwardedBeat{Beat: beat})
+		beats.add(ctx, &leasev1.ForwardedBeat{Beat: beat}, agentFrom(request.ClientInfo))
 	}
 	s.reportRefused(beats.access, sender, leasev1.HeartbeatService_Heartbeat_FullMethodName)
 	results, err := beats.process(ctx)
@@ -47,7 +48,7 @@ func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.Forward
 	beats := newBeatBatch(s, reply, len(request.Beats))
 	beats.reply.forwarded, beats.batch.Forwarded = true, true
 	for _, beat := range request.Beats {
-		beats.add(ctx, beat)
+		beats.add(ctx, beat, session.Agent{Mode: beat.GetMode()})
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
@@ -82,7 +83,7 @@ func newBeatBatch(server *Server, reply *reply, n int) *beatBatch {
 }
 
 // add adds a beat. One that was received here has no age.
-func (b *beatBatch) add(ctx context.Context, forwarded *leasev1.ForwardedBeat) {
+func (b *beatBatch) add(ctx context.Context, forwarded *leasev1.ForwardedBeat, agent session.Agent) {
 	beat := forwarded.GetBeat()
 	registration, served := b.server.convert.registration(beat.GetHolder(), beat.GetReport(), beat.GetSequence())
 	if !served {
@@ -97,6 +98,7 @@ func (b *beatBatch) add(ctx context.Context, forwarded *leasev1.ForwardedBeat) {
 	} else {
 		registration.Owner = b.server.ownerOf(b.access, registration.Holder.Key.Class)
 	}
+	registration.Agent = agent
 	registration.Age = min(max(forwarded.GetAge().AsDuration(), 0), maxForwardedAge)
 	if registration.Report != nil {
 		registration.Report.ConditionsOmitted = forwarded.GetConditionsOmitted()

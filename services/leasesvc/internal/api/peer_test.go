@@ -61,6 +61,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 		return response, nil
 	}}
 	reported := agedBeat("n2", 1500*time.Millisecond)
+	reported.Mode = "probe"
 	reported.Report = &sessioncontroller.Report{Observed: true, ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
 		{Type: "Ready", Status: 2, Reason: "DOWN", Message: "m", TransitionAge: time.Minute}, {Type: "Other", TransitionAge: -1},
 	}}
@@ -74,16 +75,20 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 			Age:  durationpb.New(age),
 		}
 	}
+	probed := func(b *leasev1.ForwardedBeat) *leasev1.ForwardedBeat {
+		b.Mode = "probe"
+		return b
+	}
 	want := []*leasev1.ForwardHeartbeatsRequest{{
 		ReplicaId: "replica-1", Beats: []*leasev1.ForwardedBeat{
 			beat("n1", 0, nil),
-			beat("n2", 1500*time.Millisecond, &leasev1.Report{
+			probed(beat("n2", 1500*time.Millisecond, &leasev1.Report{
 				ObservedAge: durationpb.New(3 * time.Second),
 				Conditions: []*leasev1.ReportedCondition{
 					{Type: "Ready", Status: metav1.Condition_STATUS_FALSE, Reason: "DOWN", Message: "m", TransitionAge: durationpb.New(time.Minute)},
 					{Type: "Other"},
 				},
-			}),
+			})),
 		},
 	}}
 	if diff := cmp.Diff(want, r.requests, protocmp.Transform()); diff != "" {
@@ -111,7 +116,7 @@ func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
 	var beats []AgedBeat
 	for range 1000 {
 		beats = append(beats, AgedBeat{
-			Beat: Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63, Report: report},
+			Beat: Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63, Report: report, Mode: text[:maxModeBytes]},
 			Age:  time.Minute - 1,
 		})
 	}

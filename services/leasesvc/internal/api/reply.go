@@ -48,7 +48,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		h := registration.Holder
 		return r.redirect(registration.Shard, Beat{
 			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot,
-			Sequence: registration.Sequence, Report: registration.Report, Owner: registration.Owner,
+			Sequence: registration.Sequence, Report: registration.Report, Owner: registration.Owner, Mode: forwardableMode(registration.Agent),
 		})
 	}
 	if result.Deferred {
@@ -77,6 +77,17 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		r.server.reportTakeover(r.caller, r.method, registration.Holder)
 	}
 	return rejectionOf(result.Outcome, result.RetryAfter)
+}
+
+// maxModeBytes bounds the mode of a forwarded beat; those of trivet-agent are shorter.
+const maxModeBytes = 16
+
+// forwardableMode returns the mode of an agent, or nothing if no peer would accept it.
+func forwardableMode(agent session.Agent) string {
+	if len(agent.Mode) > maxModeBytes {
+		return ""
+	}
+	return agent.Mode
 }
 
 // beatRejection returns why the beat of a handle was rejected.

@@ -103,6 +103,9 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(r.batch.Registrations)))
 	r.response.Directive = directive
 	silence, grant := r.beat(request)
+	if err := r.sessions.CheckTerms(); err != nil {
+		return err
+	}
 	r.addReports(request.Reports)
 	if len(r.batch.Registrations)+len(r.batch.Refs) > 0 {
 		r.batch.Sequence = request.Sequence
@@ -404,7 +407,7 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 func (r *responder) forwardableBeat(h *handle, report *sessioncontroller.Report) Beat {
 	return Beat{
 		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence, Report: report,
-		Owner: r.server.ownerOf(r.server.accessOf(r.caller), h.class),
+		Owner: r.server.ownerOf(r.server.accessOf(r.caller), h.class), Mode: forwardableMode(r.agent),
 	}
 }
 

@@ -70,6 +70,8 @@ type Sessions interface {
 	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
 	LastBeat(ref session.Ref) (monotonic.Instant, bool)
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
+	// CheckTerms is called after Beat and before the acknowledgement.
+	CheckTerms() error
 
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
 	List(ctx context.Context, options sessioncontroller.ListOptions) (sessioncontroller.Page, error)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -27,6 +28,37 @@ func (s failingSessions) Process(ctx context.Context, batch *sessioncontroller.B
 		return err
 	default:
 		return s.Sessions.Process(ctx, batch)
+	}
+}
+
+// frozenSessions are those of a replica whose lease may lapse before it notices.
+type frozenSessions struct {
+	Sessions
+	lapsed atomic.Bool
+}
+
+func (s *frozenSessions) CheckTerms() error {
+	if s.lapsed.Load() {
+		return sessioncontroller.ErrStopped
+	}
+	return s.Sessions.CheckTerms()
+}
+
+// A beat that is recorded when another replica may lead the shard gets no acknowledgement: the
+// client goes elsewhere, or writes the Lease itself.
+func TestStream_NoBeatIsAcknowledgedOnceTheLeaseHasLapsed(t *testing.T) {
+	f := newFixture(t, setup{maxRegistrations: unlimited})
+	sessions := &frozenSessions{Sessions: f.sessions}
+	f.server.Sessions = func() Sessions { return sessions }
+	s := f.openStreamAs(t, unchecked())
+	s.register(holders(0, 1)...)
+	sessions.lapsed.Store(true)
+	s.requests <- &leasev1.StreamHeartbeatsRequest{Sequence: s.sequence + 1, Handles: []uint32{1}}
+	if response := <-s.responses; response.GetGrant() != nil || response.GetDirective() != leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
+		t.Errorf("the beat was answered with %v", response)
+	}
+	if err := <-s.ended; rpcerror.ReasonOf(err) != rpcerror.NoLeaderReason && rpcerror.ReasonOf(err) != rpcerror.NotLeaderReason {
+		t.Errorf("the stream ended with %v", err)
 	}
 }
 

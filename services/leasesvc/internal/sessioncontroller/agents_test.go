@@ -56,6 +56,35 @@ func TestWrites_LeaseOfAProbedKubeletIsLeftToIt(t *testing.T) {
 	})
 }
 
+// A session that a forwarded beat opens knows how its agent observes the kubelet, and nothing else
+// of it. What the agent itself has said stays.
+func TestWrites_AForwardedBeatLeavesTheLeaseOfAProbedKubelet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		forward := func(sequence uint64) {
+			t.Helper()
+			batch := sessioncontroller.NewBatch()
+			batch.Unordered, batch.Forwarded = true, true
+			batch.Registrations = []sessioncontroller.Registration{{Holder: node("a", "1"), Sequence: sequence, Agent: session.Agent{Mode: "probe"}}}
+			if err := ctl.Process(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		forward(1)
+		time.Sleep(10 * time.Second)
+		if jobs := startWrites(t, ctl); jobs != nil {
+			t.Errorf("jobs %+v", jobs)
+		}
+		beatAs(t, ctl, "endpoint", 2, 0)
+		forward(3)
+		if got := getLease(t, ctl, node("a", "1")).Agent; got.Name != "trivet-agent" || got.Mode != "endpoint" {
+			t.Errorf("agent %+v, want what it said itself", got)
+		}
+	})
+}
+
 func TestWatch_AgentOfAnExpiredSessionLivesWhileItsBeatsCome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

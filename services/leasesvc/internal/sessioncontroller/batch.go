@@ -139,8 +139,9 @@ func (c *Controller) LastBeat(ref session.Ref) (monotonic.Instant, bool) {
 	return c.heartbeats.LastBeat(ref)
 }
 
-// Process lets the owner process the batch and waits for the results in it. After an error the
-// batch must not be used again, because the owner may still work on it.
+// Process lets the owner process the batch and waits for the results in it. It fails if the results
+// may not be those of the leader of the shards; see CheckTerms. After an error the batch must not
+// be used again, because the owner may still work on it.
 func (c *Controller) Process(ctx context.Context, b *Batch) error {
 	select {
 	case c.batches <- b:
@@ -151,7 +152,7 @@ func (c *Controller) Process(ctx context.Context, b *Batch) error {
 	}
 	select {
 	case <-b.processed:
-		return nil
+		return c.CheckTerms()
 	case <-c.done:
 		return ErrStopped
 	}
@@ -223,7 +224,10 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		*c.observed.At(slot), *c.agents.At(slot) = false, unique.Handle[session.Agent]{}
 		c.reportReturn(ref, r.Holder)
 	}
-	changed := c.updateAgent(slot, r.Agent)
+	changed := false
+	if !b.Forwarded || *c.agents.At(slot) == (unique.Handle[session.Agent]{}) { // the agent itself says more
+		changed = c.updateAgent(slot, r.Agent)
+	}
 	c.leaveToKubelet(now, slot, r.Holder.Key)
 	changed = c.updateReport(slot, received, r.Report) || changed
 	changed = c.updateReporter(slot, received) || changed

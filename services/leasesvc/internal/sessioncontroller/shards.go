@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
@@ -143,8 +144,8 @@ func (c *Controller) dropSessions(shard int, first, end uint32) {
 // leadership lasts from the first held shard to the last one.
 type leadership struct {
 	ended chan struct{}
-	// epoch is the newest epoch of the held shards.
-	epoch int64
+	// newest is the held shard with the highest epoch.
+	newest *HeldShard
 }
 
 // publishLeadership publishes the held shards. The channel stays the same while any shard is held.
@@ -155,9 +156,9 @@ func (c *Controller) publishLeadership() {
 		switch {
 		case shard == nil:
 		case next == nil:
-			next = &leadership{epoch: shard.Epoch()}
-		default:
-			next.epoch = max(next.epoch, shard.Epoch())
+			next = &leadership{newest: shard}
+		case shard.Epoch() > next.newest.Epoch():
+			next.newest = shard
 		}
 	}
 	switch {
@@ -183,9 +184,23 @@ func (c *Controller) Leadership() (ended <-chan struct{}, held bool) {
 // Epoch returns the newest epoch of the held shards; 0 if there is none.
 func (c *Controller) Epoch() int64 {
 	if l := c.leadership.Load(); l != nil {
-		return l.epoch
+		return l.newest.Epoch()
 	}
 	return 0
+}
+
+// CheckTerms returns ErrStopped if another replica may lead the shards that are held here: after a
+// pause of the process, say. A beat counts as recorded by the leader of its shard if CheckTerms
+// returns nil after it. All terms of a replica have one lease.
+func (c *Controller) CheckTerms() error {
+	l := c.leadership.Load()
+	if l == nil {
+		return nil // no beat is accepted
+	}
+	if t, _ := term.FromContext(l.newest.Context()); t != nil && t.Lapsed() {
+		return ErrStopped
+	}
+	return nil
 }
 
 // epoch returns the epoch of the term that has the session in a slot.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -353,4 +356,33 @@ func BenchmarkRunShard_LoseAShardOf130kHolders(b *testing.B) {
 	}
 	stop()
 	<-ctl.Done()
+}
+
+// A process that did not run for a while has its shards when it wakes, and another replica may lead
+// them. A beat that it takes then must not count as recorded.
+func TestCheckTerms_NoBeatIsAcceptedOnceTheLeaseHasLapsed(t *testing.T) {
+	ctl := newController()
+	stop := sync.OnceFunc(run(t, ctl))
+	defer stop()
+	_, ctx, lapse := termtest.NewTerm(1, 8)
+	ended := make(chan error, 1)
+	// Its end is not seen, as in a process that wakes.
+	go func() { ended <- ctl.RunShard(sessioncontroller.NewHeldShard(context.WithoutCancel(ctx), 1, 8)) }()
+	for !isHeld(t, ctl, 1) {
+		runtime.Gosched()
+	}
+	registered := registerIn(t, ctl, 1, node("a", "1"))
+	lapse()
+	if err := ctl.CheckTerms(); !errors.Is(err, sessioncontroller.ErrStopped) {
+		t.Errorf("after the lease has lapsed: %v", err)
+	}
+	batch := sessioncontroller.NewBatch()
+	batch.Refs, batch.Sequence = []session.Ref{registered.Ref}, 2
+	if err := ctl.Process(t.Context(), batch); !errors.Is(err, sessioncontroller.ErrStopped) {
+		t.Errorf("a beat after the lease has lapsed: %v", err)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, sessioncontroller.ErrStopped) {
+		t.Error(err)
+	}
 }
