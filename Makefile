@@ -109,6 +109,7 @@ test-system: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of test/: whole i
 	@$(call go-test,$(addprefix ./test/,$(SLOWEST_SYSTEM)) ./test/...,3)
 
 .PHONY: test-go
+test-go: THIRD :=
 test-go: assets helm $(TOOLS)/gotestsum-$(GO) ## The tests of PACKAGES=./internal/term/... as `make test` runs them
 	@$(call go-test,$(PACKAGES),2)
 

@@ -135,6 +135,7 @@ func (r *release) admitsPods(t *testing.T, objects []*unstructured.Unstructured)
 // chart, and the Pods of its workloads are admitted. What users and trivet certs made stays. No Pod
 // runs, because there is no kubelet.
 func TestRelease_InstallUpgradeRollbackUninstall(t *testing.T) {
+	testkit.LongTest(t, 2)
 	first := set(etcdEndpoint)
 	second := set(etcdEndpoint, "image.tag=next", "servers.leasesvc.replicas=3", "servers.leasesvc.nodeHealth=true",
 		"servers.gateway.service.type=LoadBalancer", "servers.bootstrapsvc.mode=StaticPod", "agent.mode=DaemonSet")

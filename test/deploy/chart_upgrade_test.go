@@ -23,6 +23,7 @@ const earlierChart = "testdata/trivet-0.0.1.tgz"
 // An upgrade from an earlier chart renders with the values of its release, in each way to keep
 // them. A role that another writer has changed is a conflict, which docs/install.md names.
 func TestRelease_UpgradesFromAnEarlierChart(t *testing.T) {
+	testkit.LongTest(t, 1)
 	values := set(etcdEndpoint, "servers.leasesvc.nodeHealth=true", "pods.annotations.a=b")
 	output, err := runHelm(t, append([]string{"template", "trivet", earlierChart, "--namespace", system}, values...)...)
 	if err != nil {

@@ -189,6 +189,7 @@ func (i *installation) startManager(t *testing.T, controllers string) (stop func
 
 // All checks pass on real servers, and each fault is found by its check and named as what it is.
 func TestCheck_FindsEachFaultOnRealServers(t *testing.T) {
+	testkit.LongTest(t, 3)
 	i := install(t, "checked")
 
 	t.Run("an installation without faults", func(t *testing.T) {

@@ -89,6 +89,7 @@ func (f fixture) checkFault(fault machineFault, faulty *machine, healthy ...*mac
 }
 
 func TestServers_FaultsOfTheOtherMachine(t *testing.T) {
+	testkit.LongTest(t, 1)
 	f := newFixture(t)
 	machines := f.startMachines("10.99.0.1", "10.99.0.2")
 	leader, other := machines[0], machines[1]
@@ -101,6 +102,7 @@ func TestServers_FaultsOfTheOtherMachine(t *testing.T) {
 }
 
 func TestServers_FaultsOfTheLeadersMachine(t *testing.T) {
+	testkit.LongTest(t, 2)
 	f := newFixture(t)
 	machines := f.startMachines("10.99.1.1", "10.99.1.2")
 	for _, fault := range []machineFault{serverKilled, serverFrozen, powerLost} {
@@ -129,6 +131,7 @@ func TestServers_GracefulStopRemovesTheLastEndpoint(t *testing.T) {
 }
 
 func TestServers_LastServerStaysPublishedWhileFrozen(t *testing.T) {
+	testkit.LongTest(t, 3)
 	f := newFixture(t)
 	only := f.startMachines("10.99.3.1")[0]
 	if err := only.server.Freeze(); err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
 var (
@@ -18,6 +20,7 @@ var (
 // TestHistories injects random faults into three machines. After each fault, exactly the healthy
 // servers are published within the promised time. All other machines stay published meanwhile.
 func TestHistories(t *testing.T) {
+	testkit.LongTest(t, 3)
 	for seed := *firstSeed; seed < *firstSeed+uint64(*histories); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Logf("reproduce with -apiservers.first=%d -apiservers.histories=1 -apiservers.each=%d", seed, *each)

@@ -23,6 +23,7 @@ import (
 // A kube-apiserver with its own endpoint reconciler is published from its master leases. Neither
 // writer reverts the other.
 func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
+	testkit.LongTest(t, 2)
 	f := newFixture(t)
 	server, err := f.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
 		AdvertiseAddress: "10.99.5.1", Args: []string{"--endpoint-reconciler-type=lease"},
@@ -149,6 +150,7 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 
 // etcd is restored from a copy that contains a machine that was lost after the copy.
 func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
+	testkit.LongTest(t, 1)
 	dir := filepath.Join(t.TempDir(), "cluster")
 	f := newFixtureOn(t, &devcluster.Config{DataDir: dir})
 	cluster := f.cluster

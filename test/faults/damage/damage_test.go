@@ -36,6 +36,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 const repairTime = time.Second
 
 func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
+	testkit.LongTest(t, 2)
 	inj := newInjector(t)
 	replica := startReplica(t, replicaConfig{})
 	replica.waitForAudit(t)

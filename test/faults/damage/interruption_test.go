@@ -43,6 +43,7 @@ func interruptions() []interruption {
 }
 
 func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
+	testkit.LongTest(t, 1)
 	for i, where := range interruptions() {
 		t.Run(where.String(), func(t *testing.T) {
 			inj := newInjector(t)

@@ -25,6 +25,7 @@ var (
 // linearizable, no write takes effect under an old epoch, no two replicas act for a shard at once,
 // and no shard stays without a replica for longer than the bound.
 func TestHistories(t *testing.T) {
+	testkit.LongTest(t, 1)
 	if *seeds < 1 || *each < 1 {
 		t.Fatalf("%d histories of %d faults show nothing", *seeds, *each)
 	}
