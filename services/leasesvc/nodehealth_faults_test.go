@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,28 +110,25 @@ func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
 	})
 }
 
-// A known defect, which is in the limits of docs/robustness-record.md: the self-check only reads,
-// so that living nodes are marked while kube-apiserver refuses the renewals of all kubelets. This
-// test fails as soon as none is marked; it is to expect that then.
-func TestNodeHealth_RefusedRenewalsMarkLivingNodes(t *testing.T) {
+// kube-apiserver answers every read and refuses the renewals of all kubelets: none is marked, and a
+// dead one is once renewals are taken again.
+func TestNodeHealth_RefusedRenewalsMarkNoLivingNode(t *testing.T) {
 	t.Parallel()
 	f := newNodeFixture(t, 20)
-	refuseLeases(t, f)
-	refused := time.Now()
-	var marked []string
-	testkit.Eventually(t, grace+slack+relist, func() error {
-		if marked = f.unknown(f.names...); len(marked) == 0 {
-			return fmt.Errorf("no living node is marked %v after renewals were refused: expect this from now on", time.Since(refused).Round(time.Second))
+	allow := refuseLeases(t, f)
+	for refused := time.Now(); time.Since(refused) < 3*grace+slack; time.Sleep(100 * time.Millisecond) {
+		if marked := f.unknown(f.names...); len(marked) > 0 {
+			t.Fatalf("%d of %d living nodes are marked %v after renewals were refused", len(marked), len(f.names), time.Since(refused).Round(time.Second))
 		}
-		return nil
-	})
-	time.Sleep(grace)
-	t.Logf("of %d living nodes whose renewals are refused, %d were marked within %v",
-		len(f.names), len(f.unknown(f.names...)), time.Since(refused).Round(time.Second))
+	}
+	f.silence(f.names[0])
+	allow()
+	f.awaitUnknown(f.names[0])
+	f.expectReady(f.names[1:]...)
 }
 
-// refuseLeases has a policy refuse all writes of Leases of the test's nodes, until the test ends.
-func refuseLeases(t *testing.T, f *nodeFixture) {
+// refuseLeases has a policy refuse all writes of Leases of the test's nodes, until allow is called.
+func refuseLeases(t *testing.T, f *nodeFixture) (allow func()) {
 	t.Helper()
 	policies, name, fail := f.admin.AdmissionregistrationV1(), f.ofTest, admissionv1.Fail
 	_, policyErr := policies.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{
@@ -151,16 +149,18 @@ func refuseLeases(t *testing.T, f *nodeFixture) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
 	}, metav1.CreateOptions{})
-	t.Cleanup(func() {
+	allow = sync.OnceFunc(func() {
 		ctx := context.Background()
 		if err := errors.Join(policies.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
 			policies.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(allow)
 	if err := errors.Join(policyErr, bindingErr); err != nil {
 		t.Fatal(err)
 	}
+	return allow
 }
 
 // The watches of a replica die without an error, and it finds out by itself.

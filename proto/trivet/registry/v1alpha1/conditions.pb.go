@@ -606,7 +606,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xad*\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\xdd*\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -630,8 +630,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1dCONDITION_REASON_NOT_SELECTED\x10\x12\x1ax\xc2\xf3\x18t*\x1f`Published` of a kube-apiserver2Q`--endpoint-reconciler-type` does not choose endpoints from such kube-apiservers.\x12\x8e\x01\n" +
 	"$CONDITION_REASON_ENDPOINTS_UNMANAGED\x10\x13\x1ad\xc2\xf3\x18`*\x1f`Published` of a kube-apiserver2=Endpoints are not written: `--endpoint-reconciler-type=none`.\x12\x9b\x01\n" +
 	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x12\xdd\x01\n" +
-	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x12\x95\x01\n" +
-	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1am\xc2\xf3\x18i*\x12`MarkingSuspended`2SThe kube-apiserver refuses to show Leases to the replica, which needs another role.\x12\x9f\x01\n" +
+	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x12\xc5\x01\n" +
+	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1a\x9c\x01\xc2\xf3\x18\x97\x01*\x12`MarkingSuspended`2\x80\x01The kube-apiserver refuses to show Leases to the replica or to take its own: it needs another role, or a webhook refuses Leases.\x12\x9f\x01\n" +
 	"\x19CONDITION_REASON_MIRRORED\x10\x849\x1a\x7f\xc2\xf3\x18{*\x16`Managed` of a Service2aThe Service has no selector, so slicesvc writes its slices from the Endpoints object of its name.\x12\xe8\x01\n" +
 	"\"CONDITION_REASON_SKIP_MIRROR_LABEL\x10\x859\x1a\xbe\x01\xc2\xf3\x18\xb9\x01*\x16`Managed` of a Service2\x9e\x01The Service has no selector, and its Endpoints object has the label `endpointslice.kubernetes.io/skip-mirror`. Another controller or a user writes its slices.\x12\xdf\x01\n" +
 	"\"CONDITION_REASON_LEADER_ANNOTATION\x10\x869\x1a\xb5\x01\xc2\xf3\x18\xb0\x01*\x16`Managed` of a Service2\x95\x01The Service has no selector, and its Endpoints object has the annotation `control-plane.alpha.kubernetes.io/leader`: it is a lock of leader election.\x12\xef\x01\n" +

@@ -82,9 +82,10 @@ type Cause string
 const (
 	// Unchecked: no self-check has passed yet.
 	Unchecked Cause = "unchecked"
-	// Unreachable: kube-apiserver does not answer, so kubelets cannot renew Leases either.
+	// Unreachable: kube-apiserver does not answer, or takes no writes of Leases, so kubelets cannot
+	// renew theirs either.
 	Unreachable Cause = "apiserver-unreachable"
-	// Denied: kube-apiserver refuses to show Leases to this replica.
+	// Denied: kube-apiserver refuses to show Leases to this replica, or to take its own.
 	Denied Cause = "apiserver-denied"
 	// Stale: a Lease is newer than in the cache.
 	Stale Cause = "stale-cache"
@@ -103,10 +104,10 @@ type Uncertainty struct {
 func (b Uncertainty) String() string {
 	text := map[Cause]string{
 		Unchecked:   "no self-check has passed since the start",
-		Unreachable: "kube-apiserver does not answer, so kubelets cannot renew Leases either",
+		Unreachable: "kube-apiserver does not answer or takes no Leases, so kubelets cannot renew theirs either",
 		Stale:       "the cache of Leases is behind",
 		Late:        "the process did not run for a while",
-		Denied:      "kube-apiserver refuses to show Leases to this replica, which needs another role",
+		Denied:      "kube-apiserver refuses to show Leases to this replica, or to take its own: the replica needs another role, or an admission webhook refuses Leases",
 	}[b.Cause]
 	if b.Detail != "" {
 		text += ": " + b.Detail

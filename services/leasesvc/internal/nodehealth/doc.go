@@ -15,8 +15,8 @@
 //     further request.
 //   - Zones count all Nodes, also those whose last write failed.
 //   - No Node is marked Unknown while the process is uncertain: it was late, kube-apiserver does
-//     not answer, or the Lease cache is behind. The same holds while many nodes of one zone or
-//     shard fell silent together, until a self-check has passed.
+//     not answer or takes no writes of Leases, or the Lease cache is behind. The same holds while
+//     many nodes of one zone or shard fell silent together, until a self-check has passed.
 //   - After an outage, or after all zones were down, every node has one full grace period again.
 //     An answer that takes long makes the grace periods as much longer.
 //   - No uncertainty stops the NoExecute taints and the marks of Pods of Nodes that are marked

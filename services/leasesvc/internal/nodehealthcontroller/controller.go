@@ -98,6 +98,9 @@ type Writer interface {
 	// NewerLeases returns the Leases that are newer than their samples. It fails if no read of a
 	// Lease was answered.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
+	// RenewCheckLease writes a Lease of this service, as kubelets write theirs. shard is the lowest
+	// one that this replica holds.
+	RenewCheckLease(ctx context.Context, shard int) error
 }
 
 // Events sends Kubernetes Events; *nodestore.Events is one. Its methods never block.

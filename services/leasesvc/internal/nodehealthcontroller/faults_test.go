@@ -107,6 +107,35 @@ func TestRun_PodsOfDeadNodesAreMarkedWhileLeasesAreUnreadable(t *testing.T) {
 	})
 }
 
+// kube-apiserver answers every read and takes no write of a Lease, so no kubelet can renew its own:
+// none is marked. When it takes them again, each kubelet has a grace period to come back.
+func TestRun_WhileOnlyWritesFailNoNodeIsMarked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(20)
+		run(t, f, func() {
+			f.beat(30 * time.Second)
+			var all []string
+			for i := range 20 {
+				all = append(all, fmt.Sprintf("n%d", i))
+			}
+			f.change(func() {
+				f.unwritable = apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))
+			})
+			f.beat(2*time.Minute, all...)
+			f.change(func() { f.unwritable = nil })
+			f.beat(30*time.Second, all...)
+			if got := f.dead(); got != 0 {
+				t.Errorf("%d nodes are marked, though none could renew its Lease", got)
+			}
+			f.beat(2*time.Minute, "n0") // and this one is dead
+			if got := f.dead(); got != 1 || f.ready("n0") != corev1.ConditionUnknown {
+				t.Errorf("%d nodes are marked, want n0", got)
+			}
+		})
+	})
+}
+
 func TestRun_RefusedReadsAreReportedWithVerbAndResource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

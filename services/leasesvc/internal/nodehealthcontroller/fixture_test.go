@@ -1,6 +1,7 @@
 package nodehealthcontroller_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,8 @@ type fakeCluster struct {
 	frozen, down bool
 	// unreadable Leases fail with this error. slowRead is how long each read of Leases takes.
 	unreadable error
+	// unwritable Leases fail with this error.
+	unwritable error
 	slowRead   time.Duration
 	// forbidden makes kube-apiserver reject every write.
 	forbidden bool
@@ -313,6 +316,13 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 		}
 	}
 	return newer, nil
+}
+
+func (f *fakeCluster) RenewCheckLease(ctx context.Context, _ int) error {
+	f.mu.Lock()
+	unwritable := f.unwritable
+	f.mu.Unlock()
+	return cmp.Or(unwritable, ctx.Err())
 }
 
 // The methods of Events.

@@ -49,6 +49,7 @@ type run struct {
 	listed         bool
 	checking       bool
 	checkAt        monotonic.Instant // of the next self-check, after a failed one
+	writeCheckAt   monotonic.Instant // of the next self-check that writes, though no Node waits for it
 	checkBegun     monotonic.Instant // of the self-check that is running
 	checkTimeout   time.Duration     // of the next self-check
 	denied         error             // of the last self-check, if kube-apiserver refused it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,9 @@ const (
 	conflictBackoff = Tick
 	// checkRetry is the time from a failed self-check to the next one.
 	checkRetry = time.Second
+	// writeCheckEvery is the longest time between two self-checks that write, as often as a kubelet
+	// renews its Lease.
+	writeCheckEvery = 10 * time.Second
 	// dryRunRetry is the time between two refusals of the same write in a dry run.
 	dryRunRetry = 5 * time.Second
 )
@@ -38,6 +42,9 @@ var (
 	errTermOver = errors.New("the term has ended")
 	// errHeard says that a Node gave a sign of life before it was marked Unknown.
 	errHeard = errors.New("its session is alive again")
+	// errNoLeaseWrite says that no Lease can be written, so that a kubelet may be unable to renew
+	// its own.
+	errNoLeaseWrite = errors.New("kube-apiserver takes no write of a Lease")
 	// errRecovered says that a Node is ready again, although the cache says otherwise.
 	errRecovered = errors.New("its node is ready again")
 )
@@ -57,8 +64,10 @@ type job struct {
 	check *nodehealth.SelfCheck
 	// begun is when the self-check was started.
 	begun monotonic.Instant
-	// terms are those that the write needs. A self-check needs none.
+	// terms are those that the write needs. A self-check that only reads needs none.
 	terms []*sessioncontroller.HeldShard
+	// lowestShard is that of the Lease that a self-check or a verdict writes.
+	lowestShard int
 	// timeout bounds the job.
 	timeout time.Duration
 	// verify says that the Node of the Pod is read past the cache first.
@@ -83,7 +92,7 @@ func (r *run) startStep(step nodehealth.Step) {
 	if index, known := r.find(name); known {
 		r.nodes[index].Busy = true
 	}
-	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures), span: r.spanOfStep(&step)})
+	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), lowestShard: r.lowestShard(), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures), span: r.spanOfStep(&step)})
 }
 
 // timeoutAfter bounds the next write of an object.
@@ -102,13 +111,34 @@ func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
 	return terms
 }
 
-// startCheck starts a self-check unless one is running.
+// lowestShard returns the lowest shard that this replica holds; -1 for none.
+func (r *run) lowestShard() int {
+	return slices.IndexFunc(r.terms, func(held *sessioncontroller.HeldShard) bool { return held != nil })
+}
+
+// startCheck starts a self-check unless one is running. It writes if Nodes wait for it, or if none
+// has written for writeCheckEvery: reads alone do not show that kubelets can renew their Leases. A
+// replica without shards marks no Node and writes nothing.
 func (r *run) startCheck(check *nodehealth.SelfCheck) {
 	if check == nil || r.checking || r.now.Instant < r.checkAt {
 		return
 	}
 	r.checking, r.checkBegun = true, r.now.Instant
-	r.checkJobs <- job{check: check, begun: r.now.Instant, timeout: r.checkTimeout}
+	j := job{check: check, begun: r.now.Instant, timeout: r.checkTimeout, lowestShard: r.lowestShard()}
+	if j.lowestShard >= 0 && (check.Urgent || r.now.Instant >= r.writeCheckAt) {
+		j.terms = []*sessioncontroller.HeldShard{r.terms[j.lowestShard]}
+	}
+	r.checkJobs <- j
+}
+
+// check reads Leases past the cache. With a term it writes one first.
+func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.Sample, err error) {
+	if len(j.terms) > 0 {
+		if err := r.Writer.RenewCheckLease(ctx, j.lowestShard); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
+		}
+	}
+	return r.Writer.NewerLeases(ctx, j.check.Samples)
 }
 
 // work does jobs of first before those of second, which may be nil, until first is closed.
@@ -134,11 +164,11 @@ func (r *run) do(ctx context.Context, j job) result {
 		ctx = span.In(ctx)
 		switch {
 		case j.check != nil:
-			res.newer, err = r.Writer.NewerLeases(ctx, j.check.Samples)
+			res.newer, err = r.check(ctx, &j)
 		case j.pod != nil:
 			err = r.markPod(ctx, &j)
 		case j.step.Kind == nodehealth.MarkUnknown:
-			res.node, res.newer, err = r.markUnknown(ctx, j.step)
+			res.node, res.newer, err = r.markUnknown(ctx, &j)
 		default:
 			res.node, err = r.Writer.Write(ctx, *j.step)
 		}
@@ -148,9 +178,14 @@ func (r *run) do(ctx context.Context, j job) result {
 	return res
 }
 
-// markUnknown reads the Lease again before the write, because the cache may be behind. It also
-// looks at the session, because a node that beats may not renew its Lease for long.
-func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
+// markUnknown reads the Lease again before the write, because the cache may be behind, and writes a
+// Lease before that, because the kubelet may be unable to. It also looks at the session, because a
+// node that beats may not renew its Lease for long.
+func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.Sample, err error) {
+	step := j.step
+	if err := r.Writer.RenewCheckLease(ctx, j.lowestShard); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
+	}
 	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{step.Lease})
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
@@ -235,7 +270,13 @@ func (r *run) take(res result) {
 
 func (r *run) checked(res result) {
 	r.checking, r.denied = false, nil
+	if errors.Is(res.err, errTermOver) {
+		return // the next one needs no term, or has another one
+	}
 	if res.err == nil {
+		if len(res.terms) > 0 {
+			r.writeCheckAt = r.now.Instant.Add(writeCheckEvery)
+		}
 		r.checkTimeout = min(max(minTimeout, 2*res.took), maxTimeout)
 		r.state = r.state.CheckPassed(res.begun, r.now.Instant, res.newer)
 		return
@@ -254,6 +295,10 @@ func (r *run) checked(res result) {
 // checkFailure says why a self-check failed, without what differs between two equal failures.
 func checkFailure(err error) nodehealth.CheckFailure {
 	var status apierrors.APIStatus
+	request := "get leases.coordination.k8s.io"
+	if errors.Is(err, errNoLeaseWrite) {
+		request = "update leases.coordination.k8s.io"
+	}
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		errors.As(err, &status)
@@ -262,15 +307,15 @@ func checkFailure(err error) nodehealth.CheckFailure {
 		if !found {
 			reason = message
 		}
-		return nodehealth.CheckFailure{Denied: true, Detail: "get leases.coordination.k8s.io: " + reason}
+		return nodehealth.CheckFailure{Denied: true, Detail: request + ": " + reason}
 	case errors.As(err, &status):
-		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason)}
+		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason) + " to " + request}
 	case errors.Is(err, context.DeadlineExceeded):
 		return nodehealth.CheckFailure{Detail: "no answer in time"}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return nodehealth.CheckFailure{Detail: "connection refused"}
 	}
-	return nodehealth.CheckFailure{Detail: "a read failed"}
+	return nodehealth.CheckFailure{Detail: "a request failed"}
 }
 
 func (r *run) written(res result) {
@@ -278,6 +323,9 @@ func (r *run) written(res result) {
 	r.Metrics.written(res)
 	for _, sample := range res.newer {
 		r.state = r.state.CacheBehind(r.now.Instant, sample)
+	}
+	if errors.Is(res.err, errNoLeaseWrite) && !errors.Is(res.err, context.DeadlineExceeded) {
+		r.state = r.state.CheckFailed(r.now.Instant, checkFailure(res.err))
 	}
 	r.recordStep(&res, r.nodeBackoffs[name].failures > 0)
 	r.nodeBackoffs[name] = r.nextBackoff(r.nodeBackoffs[name], res.err)

@@ -25,14 +25,15 @@ const disruptionReason = "DeletionByTaintManager"
 // Writer writes to Nodes and Pods, and reads past the cache. Its methods block until kube-apiserver
 // answers or ctx ends. It is safe for concurrent use.
 type Writer struct {
-	kube      kubernetes.Interface
-	namespace string
-	slimmer   *slimmer
+	kube       kubernetes.Interface
+	namespace  string
+	slimmer    *slimmer
+	checkLease *checkLease
 }
 
 // Writer returns a Writer with the client of the Store.
 func (s *Store) Writer() *Writer {
-	return &Writer{kube: s.kube, namespace: s.cfg.Namespace, slimmer: s.slimmer}
+	return &Writer{kube: s.kube, namespace: s.cfg.Namespace, slimmer: s.slimmer, checkLease: newCheckLease()}
 }
 
 // Write applies a step and returns the Node after it, as the Store would cache it.

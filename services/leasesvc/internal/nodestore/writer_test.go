@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -240,5 +243,58 @@ func TestWriter_NodeReadsPastTheCache(t *testing.T) {
 	}
 	if node, err := client.LiveNode(t.Context(), "no-such-node"); node != nil || err != nil {
 		t.Errorf("a node that does not exist is %v, error %v", node, err)
+	}
+}
+
+// A Lease of the service is created, renewed with the verb of kubelets, and followed when something
+// else changes or deletes it. One that something else owns stays as it is.
+func TestWriter_RenewCheckLeaseShowsWhetherLeasesCanBeWritten(t *testing.T) {
+	f := newFixture(t, forHealth)
+	leases, name := f.kube.CoordinationV1().Leases(f.namespace), nodestore.CheckLeaseName(3)
+	renew := func() *coordinationv1.Lease {
+		t.Helper()
+		if err := f.writer.RenewCheckLease(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		lease, err := leases.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	fresh := func() { time.Sleep(1100 * time.Millisecond) } // until a renewal answers for no other one
+	created := renew()
+	if again := renew(); again.ResourceVersion != created.ResourceVersion {
+		t.Error("two renewals within a second cost two writes")
+	}
+	fresh()
+	renewed := renew()
+	if !renewed.Spec.RenewTime.After(created.Spec.RenewTime.Time) || renewed.Labels[nodestore.CheckLeaseLabel] == "" {
+		t.Errorf("renewed %+v", renewed)
+	}
+	renewed.Annotations = map[string]string{"a": "b"}
+	if _, err := leases.Update(t.Context(), renewed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fresh()
+	if kept := renew(); kept.Annotations["a"] != "b" {
+		t.Errorf("after another writer: %+v", kept)
+	}
+	if err := leases.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fresh()
+	anew := renew()
+	anew.Labels = nil
+	foreign, err := leases.Update(t.Context(), anew, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh()
+	if err := f.writer.RenewCheckLease(t.Context(), 3); err == nil || !strings.Contains(err.Error(), "something else owns it") {
+		t.Errorf("a Lease of something else: %v", err)
+	}
+	if now, err := leases.Get(t.Context(), name, metav1.GetOptions{}); err != nil || now.ResourceVersion != foreign.ResourceVersion {
+		t.Errorf("a Lease of something else was written: %+v, %v", now, err)
 	}
 }

@@ -53,6 +53,10 @@ func (w *writer) MarkPodNotReady(context.Context, *corev1.Pod, metav1.Time) erro
 	return nodehealthcontroller.ErrDryRun
 }
 
+// RenewCheckLease implements nodehealthcontroller.Writer. A dry run writes nothing, so it does not
+// find out when only writes fail.
+func (w *writer) RenewCheckLease(context.Context, int) error { return nil }
+
 // judgedAt returns when a Node would have been marked Unknown; false if it would not.
 func (w *writer) judgedAt(node types.UID) (time.Time, bool) {
 	w.mu.Lock()
