@@ -78,13 +78,6 @@ type Config struct {
 	// ReleaseTimeout bounds the time that this takes; 0 means 5 s.
 	ReleaseOnStop, KeepLeaseObjects bool
 	ReleaseTimeout                  time.Duration
-	// Unacknowledged is called for a holder whose beat no leader has acknowledged within three
-	// fifths of the granted interval, and then once in each interval, until a beat is acknowledged
-	// again. Its ctx ends after an interval. It renews the holder in another way: for the class
-	// "node" see package nodelease. A Node without it is protected by the longer grace period of
-	// Nodes without a session only. nil does nothing. With BeatOnReport the caller itself awaits
-	// the renewal of each report; see [Agent.AwaitRenewal].
-	Unacknowledged func(ctx context.Context, h Holder) error
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
@@ -98,8 +91,6 @@ type Agent struct {
 	history  history
 	failures failures
 	sequence atomic.Uint64 // of the last message on any stream
-	// unacknowledged belongs to watchAcknowledgements.
-	unacknowledged unacknowledgedLog
 }
 
 // New returns an Agent that does nothing until Run. Its error names every problem of cfg.
@@ -126,9 +117,6 @@ func (c *Config) validate() []error {
 	}
 	if c.Dial == nil {
 		problems = append(problems, errors.New("agent: no Dial function"))
-	}
-	if c.Unacknowledged != nil && c.BeatOnReport {
-		problems = append(problems, errors.New("agent: Unacknowledged and BeatOnReport exclude each other"))
 	}
 	if c.AgeTolerance < 0 {
 		problems = append(problems, fmt.Errorf("agent: age tolerance %v must be positive", c.AgeTolerance))
@@ -164,9 +152,6 @@ func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 // released. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	var streams sync.WaitGroup
-	if a.cfg.Unacknowledged != nil {
-		streams.Go(func() { a.watchAcknowledgements(ctx) })
-	}
 	a.run(ctx, &streams)
 	streams.Wait()
 	if a.cfg.ReleaseOnStop {

@@ -206,7 +206,9 @@ func (s *stream) apply(request pendingRequest, response *leasev1.StreamHeartbeat
 	for _, rejected := range response.RejectedHandles {
 		s.router.rejectHandle(s.target, rejected.Handle, s.rejection(rejected.Rejection, 0))
 	}
-	s.router.accept(s.target, request.beats, request.sent, s.now)
+	if response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC { // which stands for a rejection of each handle
+		s.router.accept(s.target, request.beats, request.sent, s.now)
+	}
 	return nil
 }
 

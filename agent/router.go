@@ -63,10 +63,6 @@ type entry struct {
 	// waiting is set while the report has to be sent; only with Config.BeatOnReport.
 	waiting bool
 	renewal Renewal
-	// addedAt is when the Agent got the holder. reportedAt is when Config.Unacknowledged was last
-	// called for it, and reporting is set while that call runs.
-	addedAt, reportedAt time.Time
-	reporting           bool
 	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
@@ -115,7 +111,7 @@ func (r *router) add(holders []Holder) error {
 		if old != nil && old.holder == h {
 			continue
 		}
-		e := &entry{holder: h, addedAt: time.Now()}
+		e := &entry{holder: h}
 		if old != nil && old.target != nil {
 			e.preferred = old.target.address // the shard is the same for a new boot
 		}

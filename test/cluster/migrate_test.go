@@ -41,8 +41,15 @@ var (
 // migration says when each step was asked for and proven.
 type migration struct{ asked, proven map[int]time.Time }
 
-// gap is the time from a change to the proof of a step.
-func (m migration) gap(from, to int) time.Duration { return m.proven[to].Sub(m.asked[from]) }
+// gap is the time from a change to the proof of a step. For a switch, which
+// the command makes itself and asks of no person, it begins with the proof.
+func (m migration) gap(from, to int) time.Duration {
+	began := m.asked[from]
+	if began.IsZero() {
+		began = m.proven[from]
+	}
+	return m.proven[to].Sub(began)
+}
 
 // migrate runs `trivet migrate` and does what it asks for: actions has what a person does for each
 // step. A step without an action needs none.

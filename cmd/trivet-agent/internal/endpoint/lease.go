@@ -26,6 +26,10 @@ const (
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
 	refreshRetry = 10 * time.Second
+	// briefWait is longer than an acknowledgement usually takes.
+	briefWait = 500 * time.Millisecond
+	// putTimeout bounds a write to kube-apiserver, also of a kubelet that waits without end.
+	putTimeout = 10 * time.Second
 	// maxConflicts limits the repetitions of a write after a conflict with leasesvc.
 	maxConflicts = 3
 )
@@ -48,8 +52,9 @@ type leaseWriter struct {
 	// unwritten says that nothing but the kubelet renews the real Lease, although leasesvc accepts
 	// heartbeats.
 	unwritten bool
-	// reported is when the kubelet was observed, by the last heartbeat.
-	reported time.Time
+	// reported is when the kubelet was observed, by the last heartbeat, and acknowledged the same by
+	// the last one that was acknowledged.
+	reported, acknowledged time.Time
 
 	mu     sync.Mutex // guards the fields below
 	state  passthrough
@@ -116,7 +121,7 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	if verdict == leasewrite.Unusual {
 		return false
 	}
-	err = l.beat(r.Context(), arrived, leasewrite.AcknowledgedWithin(write))
+	err = l.beat(r.Context(), arrived, leasewrite.AcknowledgeBy(write, form, arrived, l.acknowledged))
 	acknowledged := err == nil
 	overdue := acknowledged && l.overdue()
 	l.record(verdict, err, overdue)
@@ -131,14 +136,23 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 }
 
 // beat sends a heartbeat of a kubelet whose write arrived at that time. It returns nil once
-// leasesvc has acknowledged it, and an error if that takes too long.
-func (l *leaseWriter) beat(ctx context.Context, arrived time.Time, within time.Duration) error {
+// leasesvc has acknowledged it, and an error if that takes too long. While writes pass, it waits
+// only as long as an acknowledgement usually takes, so that an outage costs one long wait.
+func (l *leaseWriter) beat(ctx context.Context, arrived, by time.Time) error {
 	if arrived.After(l.reported) { // else a later write had its turn first
 		l.reported = arrived
 	}
-	ctx, cancel := context.WithDeadline(ctx, arrived.Add(within))
+	brief := time.Now().Add(briefWait)
+	if !l.current().since.IsZero() || by.Before(brief) {
+		by = brief
+	}
+	ctx, cancel := context.WithDeadline(ctx, by)
 	defer cancel()
-	return l.heartbeats.Beat(ctx, l.reported)
+	err := l.heartbeats.Beat(ctx, l.reported)
+	if err == nil {
+		l.acknowledged = l.reported
+	}
+	return err
 }
 
 // refresh reads the real Lease if it is unknown or old. A failed read changes nothing. After a
@@ -303,7 +317,9 @@ type answer struct {
 }
 
 func (l *leaseWriter) put(r *http.Request, body []byte) (answer, error) {
-	request, err := http.NewRequestWithContext(r.Context(), http.MethodPut, "https://kubernetes"+r.RequestURI, bytes.NewReader(body))
+	ctx, cancel := context.WithTimeout(r.Context(), putTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://kubernetes"+r.RequestURI, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}

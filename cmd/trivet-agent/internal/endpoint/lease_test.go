@@ -192,27 +192,53 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 	}
 }
 
-// A write waits for its own heartbeat: 3/20 of the duration of its Lease, 6 s by default. An
-// earlier acknowledgement, however young, is none.
+// A write waits for its own heartbeat: 3/20 of the duration of its Lease, 6 s by default. An earlier
+// acknowledgement, however young, is none. While writes pass, the next ones wait no longer than an
+// acknowledgement usually takes.
 func TestLease_PassesWhenItsOwnHeartbeatIsNotAcknowledgedInTime(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
 	w.mustRenew()
-	for after, writes := range map[time.Duration]int{time.Second: 0, time.Minute: 1} {
+	for _, c := range []struct {
+		name               string
+		after, least, most time.Duration // of the acknowledgement, and of the write
+		writes             int
+	}{
+		{"late", time.Second, time.Second, 3 * time.Second, 0},
+		{"never", time.Minute, 6 * time.Second, 8 * time.Second, 1},
+		{"still not", time.Minute, briefWait, 3 * time.Second, 1},
+		{"back", 0, 0, briefWait, 0},
+		{"late again", time.Second, time.Second, 3 * time.Second, 0},
+	} {
 		answer, before := make(chan struct{}), f.leases.Count(http.MethodPut)
 		f.leasesvc.set(func(l *leasesvc) { l.answer = answer })
-		late := time.AfterFunc(after, func() { close(answer) })
+		late := time.AfterFunc(c.after, func() { close(answer) })
 		began := time.Now()
 		w.mustRenew()
 		late.Stop()
-		if got := f.leases.Count(http.MethodPut) - before; got != writes {
-			t.Errorf("acknowledged after %v: %d writes, want %d", after, got, writes)
+		if got := f.leases.Count(http.MethodPut) - before; got != c.writes {
+			t.Errorf("%s: %d writes, want %d", c.name, got, c.writes)
 		}
-		if took := time.Since(began); took > 8*time.Second || took < min(after, 6*time.Second) {
-			t.Errorf("acknowledged after %v: the write took %v", after, took)
+		if took := time.Since(began); took > c.most || took < c.least {
+			t.Errorf("%s: the write took %v, want %v to %v", c.name, took, c.least, c.most)
 		}
 	}
+}
+
+// A kubelet that gives up after 4 s has its Lease written before that.
+func TestLease_PassesBeforeTheKubeletGivesUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	w := newWriter(f, leasewrite.Protobuf)
+	w.client.Timeout = 4 * time.Second
+	f.leasesvc.set(func(l *leasesvc) { l.answer = make(chan struct{}) })
+	w.last = time.Now().Truncate(time.Microsecond)
+	w.held.Spec.RenewTime = &metav1.MicroTime{Time: w.last}
+	if code := w.send(http.MethodPut, leasesPath+"/"+node+"?timeout=4s"); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	w.expectWrites(0, 1)
 }
 
 func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {

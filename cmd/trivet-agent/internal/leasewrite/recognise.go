@@ -46,6 +46,8 @@ type Form struct {
 	Kind Kind
 	// In and Out are media types.
 	In, Out string
+	// Timeout is how long the kubelet waits for the answer; 0 if it does not say.
+	Timeout time.Duration
 }
 
 // The methods of recognised writes.
@@ -67,7 +69,11 @@ const (
 // the path, and they pass.
 func Recognise(node string, r Request) Form {
 	path, query, hasQuery := strings.Cut(r.URI, "?")
-	if path != Path(node) || hasQuery && !onlyTimeout(query) {
+	var timeout time.Duration
+	if hasQuery {
+		timeout = timeoutOf(query)
+	}
+	if path != Path(node) || hasQuery && timeout == 0 {
 		return Form{}
 	}
 	if len(r.Header.Values("Content-Encoding")) > 0 || hasPrefixed(r.Header, "Impersonate-") {
@@ -77,9 +83,9 @@ func Recognise(node string, r Request) Form {
 	switch {
 	case out == "":
 	case r.Method == methodPut && (in == JSON || in == Protobuf):
-		return Form{Kind: Replace, In: in, Out: out}
+		return Form{Kind: Replace, In: in, Out: out, Timeout: timeout}
 	case r.Method == methodPatch && (in == mergePatch || in == strategicPatch):
-		return Form{Kind: Merge, In: in, Out: out}
+		return Form{Kind: Merge, In: in, Out: out, Timeout: timeout}
 	}
 	return Form{}
 }
@@ -90,17 +96,21 @@ func ChangesLease(method string, path string) bool {
 	return method != "GET" && method != "HEAD" && strings.Contains(path, "lease")
 }
 
-// onlyTimeout accepts the one parameter that client-go adds to requests of a client with a timeout.
-func onlyTimeout(query string) bool {
+// timeoutOf returns the one parameter that client-go adds to requests of a client with a timeout; 0
+// for any other query.
+func timeoutOf(query string) time.Duration {
 	value, found := strings.CutPrefix(query, "timeout=")
 	if !found || strings.ContainsAny(value, "&;%+") {
-		return false
+		return 0
 	}
 	if decoded, err := url.QueryUnescape(value); err != nil || decoded != value {
-		return false
+		return 0
 	}
 	d, err := time.ParseDuration(value)
-	return err == nil && d > 0
+	if err != nil || d < 0 {
+		return 0
+	}
+	return d
 }
 
 func hasPrefixed(header textproto.MIMEHeader, prefix string) bool {

@@ -103,8 +103,10 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(r.batch.Registrations)))
 	r.response.Directive = directive
 	silence, grant := r.beat(request)
-	if err := r.sessions.CheckTerms(); err != nil {
-		return err
+	if grant.Interval != 0 {
+		if err := r.sessions.CheckTerms(); err != nil {
+			return err
+		}
 	}
 	r.addReports(request.Reports)
 	if len(r.batch.Registrations)+len(r.batch.Refs) > 0 {

@@ -2,6 +2,7 @@ package sessioncontroller
 
 import (
 	"context"
+	"slices"
 	"time"
 	"unique"
 
@@ -152,10 +153,18 @@ func (c *Controller) Process(ctx context.Context, b *Batch) error {
 	}
 	select {
 	case <-b.processed:
+		if !b.accepted() {
+			return nil
+		}
 		return c.CheckTerms()
 	case <-c.done:
 		return ErrStopped
 	}
+}
+
+// accepted returns whether a beat was accepted.
+func (b *Batch) accepted() bool {
+	return b.Renewed > 0 || slices.ContainsFunc(b.Results, func(r RegisterResult) bool { return r.Grant != (Grant{}) })
 }
 
 func (c *Controller) process(b *Batch) {

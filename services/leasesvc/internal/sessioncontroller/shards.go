@@ -144,8 +144,8 @@ func (c *Controller) dropSessions(shard int, first, end uint32) {
 // leadership lasts from the first held shard to the last one.
 type leadership struct {
 	ended chan struct{}
-	// newest is the held shard with the highest epoch.
-	newest *HeldShard
+	// oldest and newest are the held shards with the lowest and the highest epoch.
+	oldest, newest *HeldShard
 }
 
 // publishLeadership publishes the held shards. The channel stays the same while any shard is held.
@@ -156,9 +156,11 @@ func (c *Controller) publishLeadership() {
 		switch {
 		case shard == nil:
 		case next == nil:
-			next = &leadership{newest: shard}
+			next = &leadership{oldest: shard, newest: shard}
 		case shard.Epoch() > next.newest.Epoch():
 			next.newest = shard
+		case shard.Epoch() < next.oldest.Epoch():
+			next.oldest = shard
 		}
 	}
 	switch {
@@ -189,16 +191,19 @@ func (c *Controller) Epoch() int64 {
 	return 0
 }
 
-// CheckTerms returns ErrStopped if another replica may lead the shards that are held here: after a
-// pause of the process, say. A beat counts as recorded by the leader of its shard if CheckTerms
-// returns nil after it. All terms of a replica have one lease.
+// CheckTerms returns ErrStopped if another replica may lead shards that were held here: after a
+// pause of the process, say. A beat that was accepted counts as recorded by the leader of its shard
+// if CheckTerms returns nil after it. The terms of a replica have one lease, or after it joined
+// again a second one for the new ones.
 func (c *Controller) CheckTerms() error {
 	l := c.leadership.Load()
 	if l == nil {
-		return nil // no beat is accepted
-	}
-	if t, _ := term.FromContext(l.newest.Context()); t != nil && t.Lapsed() {
 		return ErrStopped
+	}
+	for _, shard := range []*HeldShard{l.oldest, l.newest} {
+		if t, _ := term.FromContext(shard.Context()); t != nil && t.Lapsed() {
+			return ErrStopped
+		}
 	}
 	return nil
 }
