@@ -260,6 +260,7 @@ const allowed = codes.Unimplemented
 
 // One process and one story, because each part needs the ten seconds that answers live.
 func TestAccess_WithARealKubeAPIServer(t *testing.T) {
+	testkit.LongTest(t, 3)
 	t.Parallel()
 	g := startGuarded(t)
 	ctx := t.Context()

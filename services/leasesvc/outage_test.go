@@ -72,6 +72,7 @@ func notReady(ctx context.Context, kube kubernetes.Interface, holders []agent.Ho
 
 // TestOutage stops servers of a control plane of its own.
 func TestOutage(t *testing.T) {
+	testkit.LongTest(t, 1)
 	t.Parallel()
 	plane := testkit.OwnCluster(t, devcluster.Config{})
 	t.Run("EtcdOutageMarksNoNode", func(t *testing.T) { etcdOutageMarksNoNode(t, plane) })

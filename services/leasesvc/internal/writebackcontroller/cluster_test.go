@@ -138,6 +138,7 @@ func (f *clusterFixture) writesWithin(ctl *sessioncontroller.Controller, holders
 }
 
 func TestRun_OnChangeOf5000HoldersOnARealAPIServer(t *testing.T) {
+	testkit.LongTest(t, 2)
 	t.Parallel()
 	const holders, silent = 5000, 50
 	const refresh = 300 * time.Second
