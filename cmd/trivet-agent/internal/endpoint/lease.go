@@ -52,8 +52,8 @@ type leaseWriter struct {
 	// unwritten says that nothing but the kubelet renews the real Lease, although leasesvc accepts
 	// heartbeats.
 	unwritten bool
-	// reported is when the kubelet was observed, by the last heartbeat, and acknowledged the same by
-	// the last one that was acknowledged.
+	// reported is when the kubelet was observed, by the last heartbeat, and acknowledged the same
+	// by the last one that was acknowledged.
 	reported, acknowledged time.Time
 
 	mu     sync.Mutex // guards the fields below

@@ -192,9 +192,9 @@ func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 	}
 }
 
-// A write waits for its own heartbeat: 3/20 of the duration of its Lease, 6 s by default. An earlier
-// acknowledgement, however young, is none. While writes pass, the next ones wait no longer than an
-// acknowledgement usually takes.
+// A write waits for its own heartbeat: 3/20 of the duration of its Lease, 6 s by default. An
+// earlier acknowledgement, however young, is none. While writes pass, the next ones wait no longer
+// than an acknowledgement usually takes.
 func TestLease_PassesWhenItsOwnHeartbeatIsNotAcknowledgedInTime(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

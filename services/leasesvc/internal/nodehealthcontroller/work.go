@@ -324,7 +324,7 @@ func (r *run) written(res result) {
 	for _, sample := range res.newer {
 		r.state = r.state.CacheBehind(r.now.Instant, sample)
 	}
-	if errors.Is(res.err, errNoLeaseWrite) && !errors.Is(res.err, context.DeadlineExceeded) {
+	if errors.Is(res.err, errNoLeaseWrite) && !errors.Is(res.err, errTermOver) && !errors.Is(res.err, context.DeadlineExceeded) {
 		r.state = r.state.CheckFailed(r.now.Instant, checkFailure(res.err))
 	}
 	r.recordStep(&res, r.nodeBackoffs[name].failures > 0)
