@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -87,7 +88,7 @@ func (w *world) recordAct(s *slot, c faultproxy.Change) {
 		return // They need no term.
 	case "leases", "nodes":
 		if s.Service == history.Leasesvc && (c.Namespace == nodeLeases || c.Request.Subresource == "status") {
-			act.Shard = shard.Of("node", c.Name, w.shards[s.Service])
+			act.Shard = shardOfLease(c.Name, w.shards[s.Service])
 		}
 	case "endpointslices":
 		if s.Service == history.Slicesvc {
@@ -128,4 +129,15 @@ func (w *world) actsOfSlices() []history.Act {
 		acts = append(acts, a.act)
 	}
 	return acts
+}
+
+// shardOfLease returns the shard whose leader writes a Lease in kube-node-lease: that of a Node, or
+// leasesvc's own, which has the shard in its name.
+func shardOfLease(name string, shards int) int {
+	if text, own := strings.CutPrefix(name, "trivet-leasesvc-"); own {
+		if number, err := strconv.Atoi(text); err == nil {
+			return number
+		}
+	}
+	return shard.Of("node", name, shards)
 }

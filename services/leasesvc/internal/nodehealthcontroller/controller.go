@@ -98,8 +98,7 @@ type Writer interface {
 	// NewerLeases returns the Leases that are newer than their samples. It fails if no read of a
 	// Lease was answered.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
-	// RenewCheckLease writes a Lease of this service, as kubelets write theirs. shard is the lowest
-	// one that this replica holds.
+	// RenewCheckLease writes the Lease of this service for a shard, as kubelets write theirs.
 	RenewCheckLease(ctx context.Context, shard int) error
 }
 

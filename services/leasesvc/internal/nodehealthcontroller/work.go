@@ -66,8 +66,6 @@ type job struct {
 	begun monotonic.Instant
 	// terms are those that the write needs. A self-check that only reads needs none.
 	terms []*sessioncontroller.HeldShard
-	// lowestShard is that of the Lease that a self-check or a verdict writes.
-	lowestShard int
 	// timeout bounds the job.
 	timeout time.Duration
 	// verify says that the Node of the Pod is read past the cache first.
@@ -92,7 +90,7 @@ func (r *run) startStep(step nodehealth.Step) {
 	if index, known := r.find(name); known {
 		r.nodes[index].Busy = true
 	}
-	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), lowestShard: r.lowestShard(), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures), span: r.spanOfStep(&step)})
+	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures), span: r.spanOfStep(&step)})
 }
 
 // timeoutAfter bounds the next write of an object.
@@ -111,11 +109,6 @@ func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
 	return terms
 }
 
-// lowestShard returns the lowest shard that this replica holds; -1 for none.
-func (r *run) lowestShard() int {
-	return slices.IndexFunc(r.terms, func(held *sessioncontroller.HeldShard) bool { return held != nil })
-}
-
 // startCheck starts a self-check unless one is running. It writes if Nodes wait for it, or if none
 // has written for writeCheckEvery: reads alone do not show that kubelets can renew their Leases. A
 // replica without shards marks no Node and writes nothing.
@@ -124,9 +117,10 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 		return
 	}
 	r.checking, r.checkBegun = true, r.now.Instant
-	j := job{check: check, begun: r.now.Instant, timeout: r.checkTimeout, lowestShard: r.lowestShard()}
-	if j.lowestShard >= 0 && (check.Urgent || r.now.Instant >= r.writeCheckAt) {
-		j.terms = []*sessioncontroller.HeldShard{r.terms[j.lowestShard]}
+	j := job{check: check, begun: r.now.Instant, timeout: r.checkTimeout}
+	lowest := slices.IndexFunc(r.terms, func(held *sessioncontroller.HeldShard) bool { return held != nil })
+	if lowest >= 0 && (check.Urgent || r.now.Instant >= r.writeCheckAt) {
+		j.terms = []*sessioncontroller.HeldShard{r.terms[lowest]}
 	}
 	r.checkJobs <- j
 }
@@ -134,7 +128,7 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 // check reads Leases past the cache. With a term it writes one first.
 func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.Sample, err error) {
 	if len(j.terms) > 0 {
-		if err := r.Writer.RenewCheckLease(ctx, j.lowestShard); err != nil {
+		if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
 			return nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
 		}
 	}
@@ -183,7 +177,7 @@ func (r *run) do(ctx context.Context, j job) result {
 // node that beats may not renew its Lease for long.
 func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.Sample, err error) {
 	step := j.step
-	if err := r.Writer.RenewCheckLease(ctx, j.lowestShard); err != nil {
+	if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
 	}
 	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{step.Lease})

@@ -37,7 +37,7 @@ func newCheckLease() *checkLease {
 	return c
 }
 
-// CheckLeaseName returns the name of the Lease of a replica whose lowest shard has a number.
+// CheckLeaseName returns the name of the Lease that the leader of a shard writes.
 func CheckLeaseName(shard int) string { return fmt.Sprintf("trivet-leasesvc-%d", shard) }
 
 // RenewCheckLease writes a Lease with the verb that kubelets use, and creates it if there is none:
