@@ -128,11 +128,20 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 // check reads Leases past the cache. With a term it writes one first.
 func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.Sample, err error) {
 	if len(j.terms) > 0 {
-		if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
+		if err := r.writeLease(ctx, j); err != nil {
+			return nil, err
 		}
 	}
 	return r.Writer.NewerLeases(ctx, j.check.Samples)
+}
+
+// writeLease writes the Lease of the first term of a job, to know whether kubelets can write
+// theirs.
+func (r *run) writeLease(ctx context.Context, j *job) error {
+	if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
+		return fmt.Errorf("%w: %w", errNoLeaseWrite, err)
+	}
+	return nil
 }
 
 // work does jobs of first before those of second, which may be nil, until first is closed.
@@ -177,8 +186,8 @@ func (r *run) do(ctx context.Context, j job) result {
 // node that beats may not renew its Lease for long.
 func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.Sample, err error) {
 	step := j.step
-	if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
+	if err := r.writeLease(ctx, j); err != nil {
+		return nil, nil, err
 	}
 	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{step.Lease})
 	if err != nil || len(newer) > 0 {

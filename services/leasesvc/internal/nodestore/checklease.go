@@ -17,8 +17,9 @@ const (
 	// verdicts at once cost one write.
 	checkLeaseFresh = time.Second
 	// checkLeaseTries is how often a renewal is tried that meets another version of its Lease.
-	checkLeaseTries    = 5
-	checkLeaseDuration = 40
+	checkLeaseTries = 5
+	// checkLeaseSeconds is the duration of its Lease, that of a kubelet by default.
+	checkLeaseSeconds = 40
 )
 
 // checkLease is the Lease by which a replica finds out whether kube-apiserver takes writes of
@@ -103,7 +104,7 @@ func (w *Writer) newCheckLease(name string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{CheckLeaseLabel: "leasesvc"}},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new("leasesvc"), LeaseDurationSeconds: new(int32(checkLeaseDuration)), RenewTime: new(metav1.NowMicro()),
+			HolderIdentity: new("leasesvc"), LeaseDurationSeconds: new(int32(checkLeaseSeconds)), RenewTime: new(metav1.NowMicro()),
 		},
 	}
 }
