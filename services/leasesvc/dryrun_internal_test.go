@@ -72,8 +72,8 @@ func TestDryRun_OfNodeHealthSuspendsNoMarking(t *testing.T) {
 	t.Parallel()
 	for want, nodes := range map[string]*nodeHealth{"MARKING_SUSPENDED": nodeHealthOf(t), "": nodeHealthOf(t, NodeHealthLoop)} {
 		nodes.publisher.Publish(nodehealthcontroller.Snapshot{
-			At:          nodehealth.Moment{Instant: monotonic.Instant(time.Hour), Wall: time.Now()},
-			Uncertainty: &nodehealth.Uncertainty{Cause: nodehealth.Stale, Detail: "x"},
+			At:         nodehealth.Moment{Instant: monotonic.Instant(time.Hour), Wall: time.Now()},
+			Suspension: nodehealth.Delay{Reason: nodehealth.SelfCheckPending, Message: "x", Until: nodehealth.Open},
 		}, nil, nil)
 		var codes []string
 		(&Service{nodeHealth: nodes}).nodeProblems(func(_ metav1.Problem_Severity, code, _, _, _ string) { codes = append(codes, code) })

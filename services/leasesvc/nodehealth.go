@@ -2,10 +2,8 @@ package leasesvc
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -44,11 +42,9 @@ type nodeHealth struct {
 	shadow    *shadow.Tracker
 	decisions *decisions.Log
 	logger    *slog.Logger
-	// dryRun reports whether a loop must not write now. It, evictions and receipts are set before
-	// run.
+	// dryRun reports whether a loop must not write now. It and evictions are set before run.
 	dryRun    func(loop string) bool
 	evictions nodehealthcontroller.Evictions
-	receipts  func() sessioncontroller.Receipts
 }
 
 func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
@@ -62,11 +58,10 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	}
 	// The class "node" need not be served.
 	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.Rules
-	rules.FirstBeat, rules.LeastSilence = sessioncontroller.ReconnectTime, sessioncontroller.ReconnectTime
+	rules.LeastSilence = sessioncontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace
-		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval
-		rules.LeastSilence = rules.FirstBeat + state.catalog.Get(id).HeartbeatInterval
+		rules.LeastSilence += 2 * state.catalog.Get(id).HeartbeatInterval
 		rules.SessionGrace = state.catalog.Get(id).Grace
 	}
 	tracker := deps.Shadow.Tracker(NodeHealthLoop)
@@ -125,29 +120,8 @@ func (n *nodeHealth) judge(ctx context.Context, run func(context.Context, nodehe
 	})
 	return run(ctx, nodehealthcontroller.Cluster{
 		Cache:    n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
-		Sessions: sessions, Evictions: n.evictions, HeldShards: n.state.heldShards, Receipts: n.receipts,
+		Sessions: sessions, Evictions: n.evictions, HeldShards: n.state.heldShards,
 	})
-}
-
-var errHearsFew = errors.New("this replica hears few of its nodes or none; another one may hear them")
-
-// checkReceiver fails while this replica hears few of its holders or none, although it has the
-// capacity for them. It passes without the loop, which alone compares what is heard.
-func (n *nodeHealth) checkReceiver() error {
-	if snapshot := n.publisher.Snapshot(); snapshot != nil && snapshot.HearsFew {
-		return errHearsFew
-	}
-	return nil
-}
-
-// receiverDoubt returns for how long this replica has been in doubt whether living holders fell
-// silent, as the last pass of the loop saw it.
-func (n *nodeHealth) receiverDoubt() (lasted time.Duration, doubts bool) {
-	snapshot := n.publisher.Snapshot()
-	if snapshot == nil {
-		return 0, false
-	}
-	return snapshot.Doubted, snapshot.Doubted > 0
 }
 
 // writes is false if upstream's controller marks and taints Nodes: the loop is off or in dry run.
@@ -157,9 +131,9 @@ var _ evictioncontroller.NodeHealth = (*nodeHealth)(nil)
 
 // TaintHold says why the taints of a zone are unreliable; those that upstream's controller sets
 // never are.
-func (n *nodeHealth) TaintHold(zone string) nodehealth.Hold {
+func (n *nodeHealth) TaintHold(zone string) nodehealth.Delay {
 	if !n.writes() {
-		return nodehealth.Hold{}
+		return nodehealth.Delay{}
 	}
 	return n.publisher.TaintHold(zone)
 }

@@ -111,22 +111,10 @@ func (s *Service) nodeProblems(add addProblem) {
 		return
 	}
 	writes := s.nodeHealth.writes() // else upstream marks silent Nodes, whatever holds the loop
-	if hold := snapshot.Hold(); writes && hold.Active() && snapshot.At.Instant.Sub(hold.Since) >= holdTolerance {
+	if hold := snapshot.Suspension; writes && hold.Active() && snapshot.At.Instant.Sub(hold.Since) >= holdTolerance {
 		add(metav1.Problem_SEVERITY_UNKNOWN, "MARKING_SUSPENDED", "replicas/"+s.member,
 			fmt.Sprintf("No silent Node is marked Unknown since %s: %s.", snapshot.Wall(hold.Since).UTC().Format(time.DateTime+" UTC"), hold.Message),
 			"It ends by itself once the cause is gone; trivet_node_marking_suspended has the cause. "+nextAPIServer)
-	}
-	if doubt := snapshot.ReceiverDoubt; writes && doubt != nil && snapshot.At.Instant < doubt.Until {
-		add(metav1.Problem_SEVERITY_UNKNOWN, "RECEIVER_DOUBTED", "replicas/"+s.member,
-			fmt.Sprintf("Most sessions or connections of this replica fell silent together at %s. Expired sessions mark no Node before %s.",
-				snapshot.Wall(doubt.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(doubt.Until).UTC().Format(time.TimeOnly)),
-			"Look at the serving certificate of this replica, at network policies and at its node.")
-	}
-	if refusals := snapshot.Refusals; writes && refusals != nil && snapshot.At.Instant < refusals.Until {
-		add(metav1.Problem_SEVERITY_UNKNOWN, "HOLDERS_REFUSED", "replicas/"+s.member,
-			fmt.Sprintf("This replica refuses connections or holders for lack of capacity since %s. A Node that fell silent meanwhile is not marked Unknown before %s.",
-				snapshot.Wall(refusals.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(refusals.Until).UTC().Format(time.TimeOnly)),
-			"After an outage it ends by itself. Otherwise trivet_connections_refused_total and the audit log name the cause: give leasesvc more processors or replicas, or keep the attacker out.")
 	}
 	addNodes := func(severity metav1.Problem_Severity, code string, nodes nodehealthcontroller.NamedNodes, is string) {
 		if nodes.Count > 0 {
@@ -137,6 +125,7 @@ func (s *Service) nodeProblems(add addProblem) {
 	if writes {
 		addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_SILENT", snapshot.Held(), "silent and not marked Unknown, because that is held")
 	}
+	addNodes(metav1.Problem_SEVERITY_WARNING, "KUBELET_CUT_OFF", snapshot.CutOff(), "cut off: its agent lives, and its kubelet reaches no kube-apiserver")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_UNKNOWN", snapshot.Unknown(), "silent and marked Unknown")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_NOT_READY", snapshot.NotReady(), "alive and not ready")
 	if snapshot.ZoneEpoch != 0 {

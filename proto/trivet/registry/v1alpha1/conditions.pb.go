@@ -34,6 +34,7 @@ const (
 	NodeHealthReason_NODE_HEALTH_REASON_LEASE_EXPIRED     NodeHealthReason = 5
 	NodeHealthReason_NODE_HEALTH_REASON_SIGNALS_EXPIRED   NodeHealthReason = 6
 	NodeHealthReason_NODE_HEALTH_REASON_NEVER_SEEN        NodeHealthReason = 7
+	NodeHealthReason_NODE_HEALTH_REASON_KUBELET_CUT_OFF   NodeHealthReason = 8
 )
 
 // Enum value maps for NodeHealthReason.
@@ -47,6 +48,7 @@ var (
 		5: "NODE_HEALTH_REASON_LEASE_EXPIRED",
 		6: "NODE_HEALTH_REASON_SIGNALS_EXPIRED",
 		7: "NODE_HEALTH_REASON_NEVER_SEEN",
+		8: "NODE_HEALTH_REASON_KUBELET_CUT_OFF",
 	}
 	NodeHealthReason_value = map[string]int32{
 		"NODE_HEALTH_REASON_UNSPECIFIED":       0,
@@ -57,6 +59,7 @@ var (
 		"NODE_HEALTH_REASON_LEASE_EXPIRED":     5,
 		"NODE_HEALTH_REASON_SIGNALS_EXPIRED":   6,
 		"NODE_HEALTH_REASON_NEVER_SEEN":        7,
+		"NODE_HEALTH_REASON_KUBELET_CUT_OFF":   8,
 	}
 )
 
@@ -103,8 +106,7 @@ const (
 	ConditionReason_CONDITION_REASON_NO_ZONES                      ConditionReason = 7
 	ConditionReason_CONDITION_REASON_SELF_CHECK_PENDING            ConditionReason = 8
 	ConditionReason_CONDITION_REASON_APISERVER_UNREACHABLE         ConditionReason = 9
-	ConditionReason_CONDITION_REASON_CACHE_STALE                   ConditionReason = 10
-	ConditionReason_CONDITION_REASON_PROCESS_LATE                  ConditionReason = 11
+	ConditionReason_CONDITION_REASON_TERM_YOUNG                    ConditionReason = 700
 	ConditionReason_CONDITION_REASON_MASS_SILENCE                  ConditionReason = 12
 	ConditionReason_CONDITION_REASON_CACHE_NOT_SYNCED              ConditionReason = 13
 	ConditionReason_CONDITION_REASON_NO_ZONE_READY                 ConditionReason = 14
@@ -140,8 +142,7 @@ var (
 		7:    "CONDITION_REASON_NO_ZONES",
 		8:    "CONDITION_REASON_SELF_CHECK_PENDING",
 		9:    "CONDITION_REASON_APISERVER_UNREACHABLE",
-		10:   "CONDITION_REASON_CACHE_STALE",
-		11:   "CONDITION_REASON_PROCESS_LATE",
+		700:  "CONDITION_REASON_TERM_YOUNG",
 		12:   "CONDITION_REASON_MASS_SILENCE",
 		13:   "CONDITION_REASON_CACHE_NOT_SYNCED",
 		14:   "CONDITION_REASON_NO_ZONE_READY",
@@ -174,8 +175,7 @@ var (
 		"CONDITION_REASON_NO_ZONES":                      7,
 		"CONDITION_REASON_SELF_CHECK_PENDING":            8,
 		"CONDITION_REASON_APISERVER_UNREACHABLE":         9,
-		"CONDITION_REASON_CACHE_STALE":                   10,
-		"CONDITION_REASON_PROCESS_LATE":                  11,
+		"CONDITION_REASON_TERM_YOUNG":                    700,
 		"CONDITION_REASON_MASS_SILENCE":                  12,
 		"CONDITION_REASON_CACHE_NOT_SYNCED":              13,
 		"CONDITION_REASON_NO_ZONE_READY":                 14,
@@ -459,6 +459,7 @@ const (
 	ProblemCode_PROBLEM_CODE_AUDIT_FAILED            ProblemCode = 15
 	ProblemCode_PROBLEM_CODE_MARKING_SUSPENDED       ProblemCode = 16
 	ProblemCode_PROBLEM_CODE_NODES_SILENT            ProblemCode = 17
+	ProblemCode_PROBLEM_CODE_KUBELET_CUT_OFF         ProblemCode = 302
 	ProblemCode_PROBLEM_CODE_NODES_UNKNOWN           ProblemCode = 18
 	ProblemCode_PROBLEM_CODE_ZONE_DISRUPTED          ProblemCode = 19
 	ProblemCode_PROBLEM_CODE_LEASES_NOT_WRITTEN      ProblemCode = 20
@@ -475,8 +476,6 @@ const (
 	ProblemCode_PROBLEM_CODE_EVICTIONS_SUSPENDED     ProblemCode = 31
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
-	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
-	ProblemCode_PROBLEM_CODE_HOLDERS_REFUSED         ProblemCode = 301
 	ProblemCode_PROBLEM_CODE_ADDRESSES_DROPPED       ProblemCode = 7300
 	ProblemCode_PROBLEM_CODE_SLICE_SOURCES_OVERLAP   ProblemCode = 7301
 )
@@ -502,6 +501,7 @@ var (
 		15:   "PROBLEM_CODE_AUDIT_FAILED",
 		16:   "PROBLEM_CODE_MARKING_SUSPENDED",
 		17:   "PROBLEM_CODE_NODES_SILENT",
+		302:  "PROBLEM_CODE_KUBELET_CUT_OFF",
 		18:   "PROBLEM_CODE_NODES_UNKNOWN",
 		19:   "PROBLEM_CODE_ZONE_DISRUPTED",
 		20:   "PROBLEM_CODE_LEASES_NOT_WRITTEN",
@@ -518,8 +518,6 @@ var (
 		31:   "PROBLEM_CODE_EVICTIONS_SUSPENDED",
 		32:   "PROBLEM_CODE_NODES_NOT_READY",
 		33:   "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
-		300:  "PROBLEM_CODE_RECEIVER_DOUBTED",
-		301:  "PROBLEM_CODE_HOLDERS_REFUSED",
 		7300: "PROBLEM_CODE_ADDRESSES_DROPPED",
 		7301: "PROBLEM_CODE_SLICE_SOURCES_OVERLAP",
 	}
@@ -542,6 +540,7 @@ var (
 		"PROBLEM_CODE_AUDIT_FAILED":            15,
 		"PROBLEM_CODE_MARKING_SUSPENDED":       16,
 		"PROBLEM_CODE_NODES_SILENT":            17,
+		"PROBLEM_CODE_KUBELET_CUT_OFF":         302,
 		"PROBLEM_CODE_NODES_UNKNOWN":           18,
 		"PROBLEM_CODE_ZONE_DISRUPTED":          19,
 		"PROBLEM_CODE_LEASES_NOT_WRITTEN":      20,
@@ -558,8 +557,6 @@ var (
 		"PROBLEM_CODE_EVICTIONS_SUSPENDED":     31,
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
-		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
-		"PROBLEM_CODE_HOLDERS_REFUSED":         301,
 		"PROBLEM_CODE_ADDRESSES_DROPPED":       7300,
 		"PROBLEM_CODE_SLICE_SOURCES_OVERLAP":   7301,
 	}
@@ -596,7 +593,7 @@ var File_trivet_registry_v1alpha1_conditions_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
-	")trivet/registry/v1alpha1/conditions.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xc1\x06\n" +
+	")trivet/registry/v1alpha1/conditions.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xd5\a\n" +
 	"\x10NodeHealthReason\x12\"\n" +
 	"\x1eNODE_HEALTH_REASON_UNSPECIFIED\x10\x00\x12j\n" +
 	" NODE_HEALTH_REASON_STARTUP_GRACE\x10\x01\x1aD\xc2\xf3\x18@2>The Node has no Ready condition yet, and time left to get one.\x12o\n" +
@@ -605,8 +602,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\"NODE_HEALTH_REASON_SIGNALS_MISSING\x10\x04\x1aD\xc2\xf3\x18@2>Signals of life are missing, and the last one has not expired.\x12p\n" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
-	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xdd*\n" +
+	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x12\x91\x01\n" +
+	"\"NODE_HEALTH_REASON_KUBELET_CUT_OFF\x10\b\x1ai\xc2\xf3\x18e2cThe agent of the Node lives, and its kubelet has not reached a kube-apiserver for the grace period.\x1a&\xc2\xf3\x18\"\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\x82,\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -615,15 +613,13 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\xf3\x01\xc2\xf3\x18\xee\x01*\x18`Contended` of a Service2\xd1\x01Another writer keeps changing what slicesvc writes. Changes of endpoints, ports and their conditions are still written, once per second at most in answer to the other writer. Other changes wait up to a minute.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
 	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
-	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12o\n" +
-	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1aF\xc2\xf3\x18B*\x12`MarkingSuspended`2,The replica has not passed a self-check yet.\x12\xc8\x01\n" +
-	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\x9b\x01\xc2\xf3\x18\x96\x01*\x1f`MarkingSuspended`, `Published`2sThe kube-apiserver does not answer. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\x84\x01\n" +
-	"\x1cCONDITION_REASON_CACHE_STALE\x10\n" +
-	"\x1ab\xc2\xf3\x18^*\x12`MarkingSuspended`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12p\n" +
-	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1aM\xc2\xf3\x18I*\x12`MarkingSuspended`23The process of the replica did not run for a while.\x12\xa1\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x9c\x01\n" +
+	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1as\xc2\xf3\x18o*\x12`MarkingSuspended`2YNo self-check has passed since the process of the replica started, or woke after a pause.\x12\xdc\x01\n" +
+	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\xaf\x01\xc2\xf3\x18\xaa\x01*\x1f`MarkingSuspended`, `Published`2\x86\x01The kube-apiserver does not answer or takes no Leases. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\xb7\x01\n" +
+	"\x1bCONDITION_REASON_TERM_YOUNG\x10\xbc\x05\x1a\x94\x01\xc2\xf3\x18\x8f\x01*,the delay of a mark in `trivet explain node`2_The replica leads the shard of the Node for a short time, within which a living agent finds it.\x12\xa1\x01\n" +
 	"\x1dCONDITION_REASON_MASS_SILENCE\x10\f\x1a~\xc2\xf3\x18z*'`MarkingSuspended`, `EvictionSuspended`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12v\n" +
-	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aO\xc2\xf3\x18K*\x13`EvictionSuspended`24The loop `node-health` has not read the cluster yet.\x12X\n" +
-	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a4\xc2\xf3\x180*\x13`EvictionSuspended`2\x19No zone has a ready node.\x12\x95\x01\n" +
+	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aO\xc2\xf3\x18K*\x13`EvictionSuspended`24The loop `node-health` has not read the cluster yet.\x12\xb0\x01\n" +
+	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a\x8b\x01\xc2\xf3\x18\x86\x01*A`EvictionSuspended`, the delay of a mark in `trivet explain node`2ANo zone has a ready node, or none had one until a short time ago.\x12\x95\x01\n" +
 	"\x16CONDITION_REASON_READY\x10\x0f\x1ay\xc2\xf3\x18u*\x1f`Published` of a kube-apiserver2RThe last probe is ok. The address is an endpoint, or becomes one at the next pass.\x12\x9f\x01\n" +
 	"\x1aCONDITION_REASON_NOT_READY\x10\x10\x1a\x7f\xc2\xf3\x18{*\x1f`Published` of a kube-apiserver2XThe kube-apiserver is not ready. The address is no endpoint, or leaves at the next pass.\x12\x92\x01\n" +
 	"\x1fCONDITION_REASON_STATIC_ADDRESS\x10\x11\x1am\xc2\xf3\x18i*\x1f`Published` of a kube-apiserver2FIt is `--static-apiserver-address`, which is published without probes.\x12\x9b\x01\n" +
@@ -641,7 +637,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1dCONDITION_REASON_HAS_SELECTOR\x10\x8a9\x1am\xc2\xf3\x18i*\x1d`SourcesOverlap` of a Service2HThe Service has got a selector, and mirrored slices are not deleted yet.\x12\xaf\x01\n" +
 	"\x1dCONDITION_REASON_NO_ENDPOINTS\x10\x8b9\x1a\x8a\x01\xc2\xf3\x18\x85\x01*\x16`Managed` of a Service2kThe Service has neither a selector nor an Endpoints object. Another controller or a user writes its slices.\x12\xb6\x01\n" +
 	"\x1bCONDITION_REASON_NO_SERVICE\x10\x8c9\x1a\x93\x01\xc2\xf3\x18\x8e\x01*0`mirror_reason` of the error `SERVICE_NOT_FOUND`2ZThere is an Endpoints object of the name. It is not mirrored, because there is no Service.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
-	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xec\x03\n" +
+	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.\"\x04\b\n" +
+	"\x10\n" +
+	"\"\x04\b\v\x10\v*\x1cCONDITION_REASON_CACHE_STALE*\x1dCONDITION_REASON_PROCESS_LATE*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
@@ -729,7 +727,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1eCONDITION_TYPE_SOURCES_OVERLAP\x10\x859\x1a\x87\x01\xc2\xf3\x18\x82\x01\n" +
 	"\x0eSourcesOverlap*\ta Service2eTRUE while it has slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xaa6\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xd33\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -749,7 +747,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1aPROBLEM_CODE_REPAIR_FAILED\x10\x0e\x1a\x8b\x01\xc2\xf3\x18\x86\x012LA repair has ended with a change that failed, and its finding is still open.R-Explain the finding, and create a plan again.Z\aWARNING\x12\xc8\x01\n" +
 	"\x19PROBLEM_CODE_AUDIT_FAILED\x10\x0f\x1a\xa8\x01\xc2\xf3\x18\xa3\x012OThe allocated ClusterIPs and node ports, or a part of them, cannot be compared.RGLook at the message; often the kube-apiserver, etcd or `--etcd-prefix`.Z\aUNKNOWN\x12\xe6\x01\n" +
 	"\x1ePROBLEM_CODE_MARKING_SUSPENDED\x10\x10\x1a\xc1\x01\xc2\xf3\x18\xbc\x012uNo silent Node is marked Unknown, because the replica cannot trust what it sees. The message says why and since when.R:Look at the cause; `trivet_node_marking_suspended` has it.Z\aUNKNOWN\x12\xa9\x01\n" +
-	"\x19PROBLEM_CODE_NODES_SILENT\x10\x11\x1a\x89\x01\xc2\xf3\x18\x84\x012JNodes are silent and are not marked Unknown, because marking is suspended.R-Explain the first one: `trivet explain node`.Z\aUNKNOWN\x12\x87\x01\n" +
+	"\x19PROBLEM_CODE_NODES_SILENT\x10\x11\x1a\x89\x01\xc2\xf3\x18\x84\x012JNodes are silent and are not marked Unknown, because marking is suspended.R-Explain the first one: `trivet explain node`.Z\aUNKNOWN\x12\x89\x02\n" +
+	"\x1cPROBLEM_CODE_KUBELET_CUT_OFF\x10\xae\x02\x1a\xe5\x01\xc2\xf3\x18\xe0\x012fThe agents of Nodes live, and their kubelets reach no kube-apiserver, so the Nodes are marked Unknown.RmExplain the first one: `trivet explain node`. Then see on the node why its kubelet reaches no kube-apiserver.Z\aWARNING\x12\x87\x01\n" +
 	"\x1aPROBLEM_CODE_NODES_UNKNOWN\x10\x12\x1ag\xc2\xf3\x18c2)Nodes are silent and were marked Unknown.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\xd7\x01\n" +
 	"\x1bPROBLEM_CODE_ZONE_DISRUPTED\x10\x13\x1a\xb5\x01\xc2\xf3\x18\xb0\x012ESo many Nodes of a zone are not ready that the zone may be the cause.R2Look at what the Nodes of the zone have in common.Z3ERROR if no Node of the zone is ready, else WARNING\x12\xbe\x01\n" +
 	"\x1fPROBLEM_CODE_LEASES_NOT_WRITTEN\x10\x14\x1a\x98\x01\xc2\xf3\x18\x93\x012YLease objects cannot be written, so other readers may take live holders for expired ones.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8b\x01\n" +
@@ -765,12 +764,10 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fPROBLEM_CODE_BASELINE_CONDITION\x10\x1e\x1at\xc2\xf3\x18p2CA condition of the baseline needs a person. The message says which.R See the reason of the condition.Z\aWARNING\x12\xcb\x01\n" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
-	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\x96\x02\n" +
-	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x12\x94\x03\n" +
-	"\x1cPROBLEM_CODE_HOLDERS_REFUSED\x10\xad\x02\x1a\xf0\x02\xc2\xf3\x18\xeb\x022\xa6\x01A replica refuses connections or holders for lack of capacity. A Node that falls silent meanwhile is not marked for up to five minutes, because it may be one of them.R\xb6\x01After an outage it ends by itself. Otherwise `trivet_connections_refused_total` and the audit log name the cause: give leasesvc more processors or replicas, or keep the attacker out.Z\aUNKNOWN\x12\xed\x01\n" +
+	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\xed\x01\n" +
 	"\x1ePROBLEM_CODE_ADDRESSES_DROPPED\x10\x849\x1a\xc7\x01\xc2\xf3\x18\xc2\x012GAddresses of Endpoints objects are in no slice, so they get no traffic.RnSet `--mirroring-spill` for those over the limit; correct the writer of invalid ones, which the message names.Z\aWARNING\x12\xf0\x01\n" +
 	"\"PROBLEM_CODE_SLICE_SOURCES_OVERLAP\x10\x859\x1a\xc6\x01\xc2\xf3\x18\xc1\x012aServices have slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.RSDelete the slices of the selector, or start slicesvc with `--cleanup-selectorless`.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
-	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.\"\x06\b\xac\x02\x10\xac\x02\"\x06\b\xad\x02\x10\xad\x02*\x1dPROBLEM_CODE_RECEIVER_DOUBTED*\x1cPROBLEM_CODE_HOLDERS_REFUSEDBMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_registry_v1alpha1_conditions_proto_rawDescOnce sync.Once

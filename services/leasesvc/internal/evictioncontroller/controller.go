@@ -79,7 +79,7 @@ type Events interface {
 type NodeHealth interface {
 	// TaintHold returns why the not-ready and unreachable taints of a zone must not evict now.
 	// Zones have the names of nodehealth.ZoneOf.
-	TaintHold(zone string) nodehealth.Hold
+	TaintHold(zone string) nodehealth.Delay
 }
 
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
@@ -133,7 +133,7 @@ func (c *Controller) EachPending(now time.Time, visit func(p eviction.PendingPod
 
 // Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It is nil if
 // the Controller does not run here. The caller must not change it.
-func (c *Controller) Holds() map[string]nodehealth.Hold {
+func (c *Controller) Holds() map[string]nodehealth.Delay {
 	if s := c.snapshot.Load(); s != nil {
 		return s.holds
 	}
@@ -156,7 +156,7 @@ type PendingEviction struct {
 	// Due is when the toleration of the Pod is over, by the wall clock of this process.
 	Due time.Time
 	// Hold is why the Pod is not evicted even if it is due.
-	Hold nodehealth.Hold
+	Hold nodehealth.Delay
 	// Failures is how often the eviction failed, LastError the last failure.
 	Failures  int
 	LastError string
@@ -166,9 +166,9 @@ type PendingEviction struct {
 type snapshot struct {
 	origin     time.Time
 	nodes      map[string]eviction.NodeEvictions
-	unreliable map[string]nodehealth.Hold
+	unreliable map[string]nodehealth.Delay
 	// holds are those of unreliable with Pods that are due.
-	holds    map[string]nodehealth.Hold
+	holds    map[string]nodehealth.Delay
 	attempts map[types.UID]attempt
 	failed   error // the last failure
 }
@@ -176,7 +176,7 @@ type snapshot struct {
 func (r *run) snapshot() *snapshot {
 	s := &snapshot{
 		origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending),
-		holds: map[string]nodehealth.Hold{}, attempts: map[types.UID]attempt{}, failed: r.failed,
+		holds: map[string]nodehealth.Delay{}, attempts: map[types.UID]attempt{}, failed: r.failed,
 	}
 	for _, node := range r.heldOn {
 		s.holds[node] = r.unreliable[node]
@@ -196,7 +196,7 @@ func (s *snapshot) pending(node string) (pending []PendingEviction) {
 		if cause == nil {
 			cause = &p.Cause
 		} else {
-			hold = nodehealth.Hold{}
+			hold = nodehealth.Delay{}
 		}
 		e := PendingEviction{
 			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: cause.Taint.ToString(),

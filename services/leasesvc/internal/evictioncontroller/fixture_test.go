@@ -32,7 +32,7 @@ type fakeCluster struct {
 	pods       map[string]*corev1.Pod
 	changed    map[string]struct{}
 	frozen     map[string]*corev1.Node // what the watch says of Nodes instead
-	unreliable map[string]nodehealth.Hold
+	unreliable map[string]nodehealth.Delay
 	version    int                    // of the last Node
 	answer     func(pod string) error // what an eviction is refused with
 	slow       time.Duration          // what an answer takes
@@ -50,7 +50,7 @@ func newFakeCluster() *fakeCluster {
 	t := &fakeCluster{
 		begin: time.Now(), synced: make(chan struct{}), broken: make(chan struct{}),
 		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, changed: map[string]struct{}{},
-		unreliable: map[string]nodehealth.Hold{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
+		unreliable: map[string]nodehealth.Delay{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
 	}
 	close(t.synced)
 	return t
@@ -127,7 +127,7 @@ func (t *fakeCluster) Relist() {
 func (t *fakeCluster) setUnreliable(zone, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.unreliable[":\x00:"+zone] = nodehealth.Hold{Reason: "TEST", Message: why}
+	t.unreliable[":\x00:"+zone] = nodehealth.Delay{Reason: "TEST", Message: why}
 	if why == "" {
 		delete(t.unreliable, ":\x00:"+zone)
 	}
@@ -190,7 +190,7 @@ func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *fakeCluster) TaintHold(zone string) nodehealth.Hold {
+func (t *fakeCluster) TaintHold(zone string) nodehealth.Delay {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.unreliable[zone]

@@ -33,7 +33,7 @@ type run struct {
 	nodes      map[string]eviction.NodeEvictions
 	pending    map[string]eviction.NodeEvictions
 	zones      map[string]string
-	unreliable map[string]nodehealth.Hold
+	unreliable map[string]nodehealth.Delay
 	// live are Nodes as they were read past the cache, until the cache has them.
 	live      map[string]*corev1.Node
 	attempts  map[types.UID]attempt
@@ -55,7 +55,7 @@ func newRun(cfg Config, cluster Cluster, report func(error), published *atomic.P
 	return &run{
 		Config: cfg, Cluster: cluster, report: report, published: published, origin: time.Now(),
 		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
-		unreliable: map[string]nodehealth.Hold{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, behind: behindPods{}, changed: true,
+		unreliable: map[string]nodehealth.Delay{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, behind: behindPods{}, changed: true,
 		jobs: make(chan job, size), results: make(chan result, size), free: size,
 	}
 }
@@ -154,7 +154,7 @@ func (r *run) askNodeHealth() {
 	if r.NodeHealth == nil {
 		return
 	}
-	unreliable, ofZone := map[string]nodehealth.Hold{}, map[string]nodehealth.Hold{}
+	unreliable, ofZone := map[string]nodehealth.Delay{}, map[string]nodehealth.Delay{}
 	for name, zone := range r.zones {
 		hold, asked := ofZone[zone]
 		if !asked {

@@ -117,8 +117,8 @@ func situations() map[string]func() explain.Facts {
 		},
 		"silent, held": func() explain.Facts {
 			f := renews()
-			f.Health, f.Heard, f.Deadline, f.Hold = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceHold()
-			f.TaintHold, f.LeaseObject.RenewTime = f.Hold, f.Heard
+			f.Health, f.Heard, f.Deadline, f.Delay = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceDelay()
+			f.TaintHold, f.LeaseObject.RenewTime = f.Delay, f.Heard
 			return f
 		},
 		"silent, about to be marked": func() explain.Facts {
@@ -225,9 +225,9 @@ func situations() map[string]func() explain.Facts {
 		"tainted, eviction held": func() explain.Facts {
 			f := withNoExecute()
 			f.Evicts, f.Pending = true, []explain.Pending{{
-				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Hold: nodehealth.MassSilenceHold(),
+				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Hold: nodehealth.MassSilenceDelay(),
 			}}
-			f.TaintHold = nodehealth.MassSilenceHold()
+			f.TaintHold = nodehealth.MassSilenceDelay()
 			return f
 		},
 		"pods being marked": func() explain.Facts {

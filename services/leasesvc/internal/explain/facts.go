@@ -58,8 +58,12 @@ type NodeStatus struct {
 	By    nodehealth.SignSource
 	// Deadline is when the node becomes silent; zero while a session keeps it alive.
 	Deadline time.Time
-	// Hold is why the node is silent and not marked Unknown.
-	Hold nodehealth.Hold
+	// Delay is the row of the table of delays that decides when the node is marked Unknown: for a
+	// silent node why it is not marked. DelaySince is when it began; zero if that is not known.
+	Delay      nodehealth.Delay
+	DelaySince time.Time
+	// CutOff says that the agent of the node lives, and that its kubelet reaches no kube-apiserver.
+	CutOff bool
 	// Session is the state of its session; session.Gone if it has none.
 	Session session.State
 	// DryRun says that node-health writes nothing: another controller marks and taints Nodes.
@@ -83,7 +87,7 @@ type Facts struct {
 	Zone     nodehealth.Zone
 	Excluded bool
 	// TaintHold is why no NoExecute taint is added in the zone.
-	TaintHold nodehealth.Hold
+	TaintHold nodehealth.Delay
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
 	// Evicts says whether this replica evicts Pods. Pending are the Pods that must leave the Node,
@@ -113,6 +117,6 @@ type Lease struct {
 // Pending is a Pod that must leave.
 type Pending struct {
 	Name, Taint, LastError string
-	Hold                   nodehealth.Hold
+	Hold                   nodehealth.Delay
 	Due                    time.Time
 }

@@ -15,6 +15,7 @@ import (
 const (
 	nextMachine = "See whether the machine is up and reaches the network; then whether its kubelet runs, and its agent if it has one."
 	nextAgent   = "See whether its agent runs and reaches leasesvc: the kubelet is alive."
+	nextCutOff  = "See on the node whether the kubelet runs and reaches kube-apiserver: its log, its certificate, its rights, the network."
 	nextKubelet = "Look at the kubelet's log on the node, and at the other conditions of the Node."
 	nextLease   = "A running kubelet creates one within seconds; if it does not, its log says why, for example a missing permission."
 )
@@ -73,8 +74,9 @@ func leaseLink(f Facts) Link {
 		}
 		return l.at(s.Beat).say(result, fmt.Sprintf("Its agent was heard at %s, and has not observed its kubelet to be alive since %s.",
 			clock(f.Now, s.AgentHeard), beat), nextKubelet)
-	case s.State != session.Expired && f.By != nodehealth.SessionBeat && f.silent():
-		return l.at(s.Beat).say(ResultFailed, "Its lease is alive, but its agent does not say when it observed the kubelet, and the kubelet's own signals have stopped.", nextKubelet)
+	case f.CutOff:
+		return l.at(s.Beat).say(ResultWarning, "KUBELET_CUT_OFF: its agent was heard at "+clock(f.Now, s.AgentHeard)+
+			", but its kubelet has reached no kube-apiserver since "+clock(f.Now, f.Heard)+".", nextCutOff)
 	case s.State == session.Alive:
 		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.%s", clock(f.Now, s.Start), s.Boot, agentText(f)))
 	case s.State == session.Suspect:
@@ -152,8 +154,8 @@ func expireTimeLink(f Facts) Link {
 	}
 	at, past, left := clock(f.Now, deadline), duration(f.Now.Sub(deadline)), duration(deadline.Sub(f.Now))
 	switch {
-	case f.Health == Silent && f.Hold.Active():
-		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s.", at, past, f.Hold.Message),
+	case f.Health == Silent && f.Delay.Active():
+		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s (%s%s).", at, past, f.Delay.Message, f.Delay.Reason, f.since(f.DelaySince)),
 			"No node is marked before that has passed; the metrics trivet_node_marking_suspended and trivet_node_held show for how long. If it stays, the log of this replica says why.")
 	case f.Health == Silent:
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it %s.", at, past, f.due("marked Unknown")))
@@ -162,11 +164,28 @@ func expireTimeLink(f Facts) Link {
 	case f.Health == Suspect && f.DryRun:
 		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life its grace period ends at %s, in %s; node-health is in dry run and does not mark it.", at, left))
 	case f.Health == Suspect:
-		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life it is marked Unknown at %s, in %s.", at, left))
+		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life it is marked Unknown at %s, in %s%s.", at, left, f.delayed()))
 	case deadline.IsZero():
 		return l.say(ResultOK, "Its lease has an expire time of its own.")
 	}
 	return l.say(ResultOK, fmt.Sprintf("It has %s left until the next signal of life.", left))
+}
+
+// since says when the Delay began; empty if that is not known.
+func (f *Facts) since(begin time.Time) string {
+	if begin.IsZero() {
+		return ""
+	}
+	return " since " + clock(f.Now, begin)
+}
+
+// delayed says why a Node is marked later than its last signal of life alone would have it; empty
+// if it is not.
+func (s *NodeStatus) delayed() string {
+	if s.Delay.Reason == nodehealth.GracePeriod || !s.Delay.Active() {
+		return ""
+	}
+	return fmt.Sprintf(": %s (%s)", s.Delay.Message, s.Delay.Reason)
 }
 
 func leaseObjectLink(f Facts) Link {

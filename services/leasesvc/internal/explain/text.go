@@ -14,6 +14,9 @@ import (
 
 // Reason returns the code of why a Node has its Health. docs/reasons.md lists them.
 func (s *NodeStatus) Reason() string {
+	if s.CutOff {
+		return "KUBELET_CUT_OFF"
+	}
 	switch s.Health {
 	case Starting:
 		return "STARTUP_GRACE"
@@ -38,6 +41,9 @@ func (s *NodeStatus) Reason() string {
 // with time alone.
 func (s *NodeStatus) Message() string {
 	ready := nodehealth.ConditionOf(s.Node, corev1.NodeReady)
+	if s.CutOff {
+		return "Its agent lives, and its kubelet has reached no kube-apiserver since " + stamp(s.Heard) + "."
+	}
 	switch s.Health {
 	case Starting:
 		if s.Deadline.IsZero() {
@@ -55,10 +61,10 @@ func (s *NodeStatus) Message() string {
 		if s.Deadline.IsZero() {
 			return "Heartbeats are missing, and its lease has not expired."
 		}
-		return s.lastSignal() + "; its grace period ends at " + stamp(s.Deadline) + "."
+		return s.lastSignal() + "; its grace period ends at " + stamp(s.Deadline) + s.delayed() + "."
 	case Silent:
-		if s.Hold.Active() {
-			return s.lastSignal() + "; it is not marked Unknown yet: " + s.Hold.Message + "."
+		if s.Delay.Active() {
+			return s.lastSignal() + "; it is not marked Unknown yet: " + s.Delay.Message + "."
 		}
 		return s.lastSignal() + "; it " + s.due("marked Unknown") + "."
 	case Unknown:

@@ -33,7 +33,7 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		ChangeTime: api.Timestamp(v.snapshot.Wall(node.ChangedAt)),
 		Taints:     taintsOf(node.Object),
 		Conditions: conditionsOf(v.snapshot,
-			namedHold{"EvictionSuspended", node.EvictionHold()}, namedHold{"MarkingSuspended", node.MarkingHold()}),
+			namedHold{"EvictionSuspended", node.Eviction}, namedHold{"MarkingSuspended", node.MarkingHold()}),
 		Uid:             string(node.Object.UID),
 		ResourceVersion: node.Object.ResourceVersion,
 		Owner:           api.OwnerOf(s.Replica, node.Shard, node.Epoch),
@@ -67,7 +67,7 @@ func (s *Server) sources(shards sessioncontroller.ServedShards, kinds nodestore.
 // namedHold is a Hold with the type of its condition.
 type namedHold struct {
 	condition string
-	hold      nodehealth.Hold
+	hold      nodehealth.Delay
 }
 
 // conditionsOf returns the conditions that are TRUE. The order is that of the arguments.

@@ -80,10 +80,13 @@ func (v *nodeView) agent() *leasev1.Lease_Agent {
 func (v *nodeView) status() explain.NodeStatus {
 	a := &v.node.Assessment
 	status := explain.NodeStatus{
-		Node: v.node.Object, Health: explain.HealthOf(v.node.Object, a.Health), By: a.By, Hold: v.node.MarkingHold(), Session: v.node.Session,
+		Node: v.node.Object, Health: explain.HealthOf(v.node.Object, a.Health), By: a.By, Delay: a.Delay, CutOff: a.CutOff, Session: v.node.Session,
 	}
 	if a.Heard > 0 || a.By == nodehealth.GraceStart {
 		status.Heard = v.snapshot.Wall(a.Heard)
+	}
+	if a.Delay.Since > 0 {
+		status.DelaySince = v.snapshot.Wall(a.Delay.Since)
 	}
 	if a.Deadline > 0 {
 		status.Deadline = v.snapshot.Wall(a.Deadline)

@@ -57,7 +57,7 @@ func (s *Server) ListZones(_ context.Context, request *nodev1.ListZonesRequest) 
 		response.Zones = response.Zones[:limit]
 		response.NextPageToken = pagetoken.Encode(response.Zones[limit-1].Name, nodev1.NodeHealthService_ListZones_FullMethodName)
 	}
-	response.Conditions = conditionsOf(snapshot, namedHold{"MarkingSuspended", snapshot.Hold()})
+	response.Conditions = conditionsOf(snapshot, namedHold{"MarkingSuspended", snapshot.Suspension})
 	return response, nil
 }
 

@@ -17,9 +17,8 @@ func TestPlan_NewProcessMarksNoNode(t *testing.T) {
 	w.noAnswer = true
 	w.run(time.Hour)
 	w.expectReady("n0", corev1.ConditionTrue)
-	want := nodehealth.Uncertainty{Cause: nodehealth.Unchecked}
-	if got, uncertain := w.cluster.Uncertain(); !uncertain || got != want {
-		t.Errorf("uncertainty %v, want %v", got, want)
+	if got, suspended := w.cluster.Suspended(); !suspended || got.Reason != nodehealth.SelfCheckPending || got.Until != nodehealth.Open {
+		t.Errorf("suspension %v, want a pending self-check", got)
 	}
 }
 
@@ -69,23 +68,10 @@ func TestPlan_LateProcessWaitsForASelfCheckBegunAfterwards(t *testing.T) {
 	before := w.now
 	w.now = w.now.Add(100 * time.Millisecond)
 	w.cluster = w.cluster.Delayed(w.now)
-	w.cluster = w.cluster.CheckPassed(before, w.now, nil)
+	w.cluster = w.cluster.CheckPassed(before, w.now)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionTrue)
-	w.cluster = w.cluster.CheckPassed(w.now, w.now, nil)
-	w.pass()
-	w.expectReady("n0", corev1.ConditionUnknown)
-}
-
-func TestPlan_StaleCacheWaitsUntilItHasCaughtUp(t *testing.T) {
-	w := newFixture(t, 4)
-	w.run(45*time.Second, "n1", "n2", "n3")
-	live := nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now)}
-	w.cluster = w.cluster.CheckPassed(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
-	w.noAnswer = true
-	w.run(20 * time.Second)
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.leases["n2"] = live
+	w.cluster = w.cluster.CheckPassed(w.now, w.now)
 	w.pass()
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
@@ -117,7 +103,7 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 			if plan.SelfCheck == nil || !plan.SelfCheck.Urgent || len(plan.SelfCheck.Samples) != min(c.held, 8) {
 				t.Errorf("check %v, want an urgent one of the silent", plan.SelfCheck)
 			}
-			if diff := cmp.Diff(nodehealth.MassSilence{Zones: []string{""}, Shards: []int{0}}, plan.MassSilence); diff != "" {
+			if diff := cmp.Diff(nodehealth.SilentGroups{Zones: []string{""}, Shards: []int{0}}, plan.MassSilence); diff != "" {
 				t.Errorf("doubted zones (-want +got):\n%s", diff)
 			}
 			w.noAnswer = false
@@ -154,9 +140,9 @@ func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
 	}
 }
 
-// What was declared stays declared: an uncertain process marks no Node, and taints follow at the
-// rate of the zone.
-func TestPlan_UncertainProcessMarksNoNodeAndKeepsTheRateOfTaints(t *testing.T) {
+// What was declared stays declared: while marking is suspended, taints follow at the rate of the
+// zone.
+func TestPlan_SuspensionMarksNoNodeAndKeepsTheRateOfTaints(t *testing.T) {
 	w := newFixture(t, 9)
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()
@@ -180,7 +166,7 @@ func TestPlan_SlowAnswersDelayTheVerdictAndNoMore(t *testing.T) {
 			after := func(d time.Duration) {
 				for end := w.now.Add(d); w.now < end; {
 					if running && w.now.Sub(begun) >= slowness {
-						w.cluster, running = w.cluster.CheckPassed(begun, w.now, nil), false
+						w.cluster, running = w.cluster.CheckPassed(begun, w.now), false
 					} else if running {
 						w.cluster = w.cluster.CheckRuns(begun, w.now)
 					}
@@ -217,7 +203,7 @@ func TestPlan_HangOfKubeAPIServerIsNoSilence(t *testing.T) {
 		w.cluster = w.cluster.CheckRuns(begun, w.now)
 		w.pass()
 	}
-	w.cluster = w.cluster.CheckPassed(begun, w.now, nil)
+	w.cluster = w.cluster.CheckPassed(begun, w.now)
 	w.noAnswer = false
 	w.run(40 * time.Second)
 	w.expectReady("n0", corev1.ConditionTrue)
@@ -227,9 +213,9 @@ func TestPlan_HangOfKubeAPIServerIsNoSilence(t *testing.T) {
 
 func TestClusterState_DeniedReadsAreNoSilenceOfKubeAPIServer(t *testing.T) {
 	denied := nodehealth.CheckFailure{Denied: true, Detail: "cannot get leases"}
-	got, _ := nodehealth.ClusterState{}.CheckFailed(1, denied).Uncertain()
-	if got.Cause != nodehealth.Denied || got.Hold().Reason != "APISERVER_DENIED" || !strings.Contains(got.Hold().Message, "cannot get leases") {
-		t.Errorf("uncertainty %+v, hold %+v", got, got.Hold())
+	got, _ := nodehealth.ClusterState{}.CheckFailed(1, denied).Suspended()
+	if got.Reason != nodehealth.APIServerDenied || !strings.Contains(got.Message, "cannot get leases") {
+		t.Errorf("suspension %+v", got)
 	}
 }
 

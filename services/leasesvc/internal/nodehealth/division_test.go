@@ -15,7 +15,7 @@ import (
 // peer returns another replica that sees the same objects, and holds the shards that w does not.
 func (w *fixture) peer() *fixture {
 	c := *w
-	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
+	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now)
 	c.states = map[string]nodehealth.NodeState{}
 	c.ownership = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]session.State{}
@@ -88,7 +88,7 @@ func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
 		t.Errorf("steps %v", steps)
 	}
 	plan := w.plan()
-	if !plan.MassSilence.Equal(nodehealth.MassSilence{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
+	if !plan.MassSilence.Equal(nodehealth.SilentGroups{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
 		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.MassSilence, plan.Counts)
 	}
 }
@@ -138,7 +138,7 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w.run(50*time.Second, alive...)
 	w.now = w.now.Add(100 * time.Millisecond)
 	plan := w.plan()
-	if !plan.MassSilence.Equal(nodehealth.MassSilence{Shards: []int{3}}) || plan.Held != 7 {
+	if !plan.MassSilence.Equal(nodehealth.SilentGroups{Shards: []int{3}}) || plan.Held != 7 {
 		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.MassSilence, plan.Held)
 	}
 	w.noAnswer = false

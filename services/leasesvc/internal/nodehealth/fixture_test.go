@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,23 +30,23 @@ type fataler interface {
 
 // fixture is a cluster in cluster under one ClusterState. Only pass and run apply steps.
 type fixture struct {
-	t           fataler
-	rules       nodehealth.Rules
-	cluster     nodehealth.ClusterState
-	now         monotonic.Instant
-	version     int
-	names       []string
-	nodes       map[string]*corev1.Node
-	leases      map[string]nodehealth.Lease
-	sessions    map[string]session.State
-	observes    map[string]bool // whether the agent of the session observes the kubelet
-	agents      map[string]bool // whether the agent of an expired session is heard
-	written     map[string]string
-	states      map[string]nodehealth.NodeState
-	busy        map[string]bool
-	ownership   map[string]nodehealth.Ownership
-	zones       bool // whether the term of the zones is held
-	connections nodehealth.Connections
+	t         fataler
+	rules     nodehealth.Rules
+	cluster   nodehealth.ClusterState
+	now       monotonic.Instant
+	version   int
+	names     []string
+	nodes     map[string]*corev1.Node
+	leases    map[string]nodehealth.Lease
+	sessions  map[string]session.State
+	observes  map[string]bool // whether the agent of the session observes the kubelet
+	agents    map[string]bool // whether the agent of an expired session is heard
+	modes     map[string]string
+	written   map[string]string
+	states    map[string]nodehealth.NodeState
+	busy      map[string]bool
+	ownership map[string]nodehealth.Ownership
+	zones     bool // whether the term of the zones is held
 	// noAnswer leaves self-checks without an answer.
 	noAnswer bool
 }
@@ -55,14 +56,14 @@ type fixture struct {
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
-		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{}, agents: map[string]bool{},
+		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{}, agents: map[string]bool{}, modes: map[string]string{},
 		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
 		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 	}
-	w.cluster = w.cluster.CheckPassed(0, 0, nil)
+	w.cluster = w.cluster.CheckPassed(0, 0)
 	w.observe()
 	return w
 }
@@ -142,6 +143,7 @@ func (w *fixture) observe() []nodehealth.NodeState {
 		s.Ownership = w.ownershipOf(name)
 		s = w.rules.Observe(w.now, s, nodehealth.Observation{
 			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], SessionObserves: w.observes[name], AgentLives: w.agents[name], WrittenVersion: w.written[name],
+			Agent: unique.Make(session.Agent{Mode: w.modes[name]}),
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s
@@ -161,23 +163,23 @@ func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
 // plan makes one pass and answers its self-check at once, unless noAnswer is set.
 func (w *fixture) plan() nodehealth.Plan {
 	plan, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{
-		MaxSteps: 1_000_000, HoldsZones: w.zones, Connections: w.connections,
+		MaxSteps: 1_000_000, HoldsZones: w.zones,
 	})
 	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
-		w.cluster = w.cluster.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
+		w.compare(plan.SelfCheck.Samples)
+		w.cluster = w.cluster.CheckPassed(w.now, w.now)
 	}
 	return plan
 }
 
-// compare returns no newer Lease: the cache of the fixture is never behind.
-func (w *fixture) compare(read []nodehealth.Sample) []nodehealth.Sample {
+// compare compares samples with the Leases, which are never newer.
+func (w *fixture) compare(read []nodehealth.Sample) {
 	for _, sample := range read {
 		if have := w.leases[sample.Node].Version; have != sample.LeaseVersion {
 			w.t.Errorf("sample of %s is of version %q, the Lease is at %q", sample.Node, sample.LeaseVersion, have)
 		}
 	}
-	return nil
 }
 
 // apply applies a step.

@@ -53,6 +53,9 @@ type Observation struct {
 	// AgentLives says that beats of a session that expired still arrive: the agent says that its
 	// kubelet is silent.
 	AgentLives bool
+	// CutOffFor is for how long the agent has seen all requests of its kubelet to kube-apiserver fail;
+	// 0 if they are served, or if the agent does not see them.
+	CutOffFor time.Duration
 	// Agent registered the session; the zero Handle if that is not known. Readers see it.
 	Agent unique.Handle[session.Agent]
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
@@ -80,27 +83,21 @@ type NodeState struct {
 	wasReady bool
 }
 
-// Ownership says which replica judges a Node: the holder of its shard, which has the sessions.
+// Ownership says which replica judges a Node: the leader of its shard, which has the sessions.
 // Other replicas only count the Node in its zone.
 type Ownership struct {
 	Shard int
-	// Held says that this replica holds the shard.
+	// Held says that this replica leads the shard.
 	Held bool
 	// HeldSince is when this replica gained the shard. From there a node without a session has a
-	// full grace period to find it, less what is Inherited.
+	// full grace period to find it.
 	HeldSince monotonic.Instant
-	// Inherited is for how long holders of earlier terms observed the Node without a sign of life,
-	// or less; 0 if that is not known.
-	Inherited time.Duration
 }
 
 // Observe returns the state after an observation. Repeating the last observation changes nothing.
 func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeState {
 	first := s.Node == nil || s.Node.UID != o.Node.UID
 	if first {
-		if s.Node != nil {
-			s.Ownership.Inherited = 0 // it is the silence of a deleted Node of the same name
-		}
 		s.signs, s.unknownSince, s.taintedAt, s.wasReady = r.firstSigns(now, o), 0, 0, false
 	} else {
 		s.signs = r.nextSigns(now, s.signs, o)

@@ -82,7 +82,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 				if w.echo || w.ours || w.every == 0 {
 					return ttl
 				}
-				return max(ttl, grace-lastRenewal(w)) // the kubelet that renews may be alive without its session
+				return min(max(ttl, w.lasts/2), grace) // what came before the last beat proves no more than it
 			},
 		},
 		{
@@ -103,10 +103,10 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, session.Expired
 			},
 			want: func(w writer) time.Duration {
-				if w.echo || w.ours || w.every == 0 {
-					return 50 * time.Second // a first beat here would have come by then
+				if w.lasts > grace && !w.echo && !w.ours {
+					return 40*time.Second + grace - ttl // its kubelet renews seldom
 				}
-				return max(50*time.Second, grace-lastRenewal(w))
+				return 55 * time.Second // a first beat here would have come by then
 			},
 		},
 	} {
@@ -184,7 +184,7 @@ func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
-					cluster = cluster.CheckPassed(w.now, w.now, nil)
+					cluster = cluster.CheckPassed(w.now, w.now)
 				}
 				w.cluster = cluster
 				return p

@@ -21,11 +21,8 @@ type Rules struct {
 	// StartupGracePeriod replaces GracePeriod for a Node without a Ready condition. It counts from
 	// when the Node was first seen.
 	StartupGracePeriod time.Duration
-	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
-	// before.
-	FirstBeat time.Duration
-	// LeastSilence is how long a replica that gained a shard observes a Node itself, whatever
-	// silence it inherited. A living agent that lost its server without a word beats here by then.
+	// LeastSilence is how long a replica that gained a shard marks none of its Nodes. A living
+	// agent that lost its server without a word beats here by then.
 	LeastSilence time.Duration
 	// SessionGrace is the silence after which a session expires. A Node whose living agent says
 	// that the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
@@ -55,7 +52,6 @@ func DefaultRules() Rules {
 	return Rules{
 		GracePeriod:            50 * time.Second,
 		StartupGracePeriod:     time.Minute,
-		FirstBeat:              10 * time.Second,
 		LeastSilence:           15 * time.Second,
 		SessionGrace:           20 * time.Second,
 		UnreadyStart:           5 * time.Second,
@@ -81,8 +77,6 @@ type Authority struct {
 	// HoldsZones says that this replica holds the term of the zones, so it sets the NoExecute
 	// taints of all Nodes.
 	HoldsZones bool
-	// Connections are those of agents to this replica.
-	Connections Connections
 }
 
 // Plan is the result of a pass.
@@ -91,11 +85,13 @@ type Plan struct {
 	Steps []Step
 	// SelfCheck is nil if none is due.
 	SelfCheck *SelfCheck
-	// Held is how many silent nodes are not marked Unknown, because the process is uncertain or
-	// because of MassSilence.
+	// Held is how many silent nodes are not marked Unknown, because something delays that.
 	Held int
+	// CutOff is how many Nodes have an agent that lives and a kubelet that reaches no
+	// kube-apiserver.
+	CutOff int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
-	MassSilence MassSilence
+	MassSilence SilentGroups
 	// Zones are ordered by name. Replicas that see the same Nodes have the same Zones.
 	Zones []Zone
 	// Counts are the Nodes of the held shards by Health.
@@ -113,36 +109,24 @@ type Plan struct {
 // Nodes of the held shards, and with Authority.HoldsZones the NoExecute taints of all Nodes. The
 // returned ClusterState is for the next call.
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
-	cluster = cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod).withoutOldRecovery(now.Instant, r.GracePeriod).withoutOldRefusals(now.Instant)
 	p := pass{
-		Rules: r, now: now, authority: authority, cluster: cluster,
+		Rules: r, now: now, authority: authority, cluster: cluster.withoutOld(now.Instant, r.GracePeriod),
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
-	p.doubtReceiver(nodes)
-	p.cluster.renewals = p.cluster.renewals.next(now.Instant, nodes, r)
+	for i := range nodes {
+		served, _, _ := nodes[i].signs.served(now.Instant)
+		p.cluster.served = max(p.cluster.served, served)
+	}
 	for i := range nodes {
 		p.count(&nodes[i])
 	}
 	p.closeZones()
-	p.plan.MassSilence = massSilenceOf(p.zones, p.shards)
+	p.plan.MassSilence = silentGroups(p.zones, p.shards)
+	p.cluster.mass = p.plan.MassSilence
 	p.collect()
 	p.choose()
 	p.plan.SelfCheck = p.cluster.selfCheck(now.Instant, p.plan.Held > 0, p.silent, nodes)
 	return p.plan, p.cluster
-}
-
-// Hold returns why a silent node is not marked Unknown. It is zero for other nodes.
-func (p *Plan) Hold(cluster ClusterState, s *NodeState, a Assessment) Hold {
-	uncertainty, uncertain := cluster.Uncertain()
-	switch {
-	case a.Health != Silent:
-		return Hold{}
-	case uncertain:
-		return uncertainty.Hold()
-	case cluster.waitsForCheck(p.MassSilence, s, a):
-		return MassSilenceHold()
-	}
-	return Hold{}
 }
 
 // pass is one call of Plan.
@@ -162,17 +146,6 @@ type pass struct {
 	candidates []candidate
 }
 
-// doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
-func (p *pass) doubtReceiver(nodes []NodeState) {
-	p.cluster = p.withMostSilent(p.now.Instant, p.cluster, nodes)
-	count := p.cluster.newSessionCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
-	for i := range nodes {
-		count.add(&nodes[i], p.missing(p.now.Instant, p.cluster, &nodes[i]))
-	}
-	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, count, p.authority.Connections.mostLost(), p.GracePeriod)
-	p.cluster.fewHeard = p.cluster.fewHeard.next(p.now.Instant, count, p.cluster)
-}
-
 // count adds a Node to its zone and shard, and remembers it if it may need a step.
 func (p *pass) count(s *NodeState) {
 	z := p.zones[s.traits.zone]
@@ -182,7 +155,7 @@ func (p *pass) count(s *NodeState) {
 	}
 	z.count(s)
 	if s.taintedAt > 0 && !p.authority.HoldsZones {
-		// The next holder of the zones continues at the rate of this one.
+		// The next leader of the zones continues at the rate of this one.
 		p.cluster = p.cluster.withTaint(s.taintedAt, s.traits.zone)
 	}
 	silent := s.Ownership.Held && p.assess(s, z)
@@ -196,6 +169,9 @@ func (p *pass) count(s *NodeState) {
 func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	a := p.Assess(p.now.Instant, p.cluster, s)
 	p.plan.Counts[a.Health]++
+	if a.CutOff {
+		p.plan.CutOff++
+	}
 	shard := p.shards[s.Ownership.Shard]
 	if shard == nil {
 		shard = &cohort{}
@@ -236,13 +212,12 @@ func (p *pass) closeZones() {
 
 // collect finds the candidates among all Nodes.
 func (p *pass) collect() {
-	_, uncertain := p.cluster.Uncertain()
 	p.candidates = make([]candidate, 0, len(p.silent)+len(p.drifted))
 	for _, c := range p.silent {
-		switch {
-		// closeZones may have moved the grace start, so the deadline is checked again.
-		case p.Assess(p.now.Instant, p.cluster, c.node).Health != Silent:
-		case uncertain || p.cluster.waitsForCheck(p.plan.MassSilence, c.node, c.silence):
+		// closeZones may have begun a grace period, and the mass silence is known only now.
+		switch a := p.Assess(p.now.Instant, p.cluster, c.node); {
+		case a.Health != Silent:
+		case a.Delay.Active():
 			p.plan.Held++
 		case !c.node.Busy:
 			p.candidates = append(p.candidates, c)
@@ -284,7 +259,7 @@ func (p *pass) rateAllows(zone string) bool {
 
 // noExecuteChange returns the change that the NoExecute taints of a Node need, and whether it uses
 // the rate of the zone. It follows from the Node as it was written, and the write is guarded by the
-// version of the Node. So an uncertain process adds a taint too.
+// version of the Node. So no Delay holds up a taint.
 func (p *pass) noExecuteChange(s *NodeState) (change taintChange, rateLimited bool) {
 	switch {
 	case !p.authority.HoldsZones:

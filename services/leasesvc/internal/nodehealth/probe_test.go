@@ -73,53 +73,95 @@ func TestPlan_SignsOfAKubeletContradictItsAgent(t *testing.T) {
 	}
 }
 
-// An agent that is silent too says nothing, so the kubelet has the grace period that it has without
-// an agent.
-func TestPlan_DeathOfAnAgentShortensNoGracePeriod(t *testing.T) {
-	for name, change := range map[string]func(*fixture){
-		"the agent is silent":           func(*fixture) {},
-		"the agent observes no kubelet": func(w *fixture) { w.agents["n0"], w.observes["n0"] = true, false },
-		"the Lease has no duration": func(w *fixture) {
-			w.agents["n0"] = true
-			w.renew("n0", 0)
-		},
-		"the kubelet renews seldom": func(w *fixture) {
-			w.agents["n0"] = true
-			w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 200 * time.Second}
-		},
-		"the agent falls silent later": func(w *fixture) {
-			w.agents["n0"] = true
-			w.renewing(19*time.Second, w.names[1:]...)
-			w.agents["n0"] = false
-		},
+// An agent that is silent says nothing of its kubelet. A renewal that came after its last beat shows
+// that the kubelet reaches kube-apiserver, and has the grace period that it has without an agent.
+// An earlier one proves no more than the beat did.
+func TestPlan_SignsOfAKubeletWhoseAgentDied(t *testing.T) {
+	const beat = 20 * time.Second // the session expires so long after the last beat
+	for name, c := range map[string]struct {
+		// renews is when the kubelet renews its Lease, after the last beat; 0 for not at all. status
+		// is when it posts its status.
+		renews, status time.Duration
+		lasts, want    time.Duration
+	}{
+		"silent like its agent":          {want: beat},
+		"one renewal beside the beat":    {renews: 4 * time.Second, want: beat},
+		"one renewal later":              {renews: 7 * time.Second, want: 57 * time.Second},
+		"one status later":               {status: 15 * time.Second, want: 65 * time.Second},
+		"a Lease that is renewed seldom": {lasts: 80 * time.Second, want: 40 * time.Second},
+		"a Lease for a year":             {lasts: 365 * 24 * time.Hour, want: 50 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := probed(t, 4)
-			w.expire()
-			others, silent := w.names[1:], w.now
-			change(w)
-			w.renewing(50*time.Second-w.now.Sub(silent), others...)
+			if c.lasts > 0 {
+				w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: c.lasts}
+				w.pass()
+			}
+			others, last := w.names[1:], w.now
+			at := func(d time.Duration, do func()) {
+				if d > 0 {
+					w.renewing(d-w.now.Sub(last), others...)
+					do()
+					w.pass()
+				}
+			}
+			at(c.renews, func() { w.renew("n0", 0) })
+			at(c.status, func() { w.report("n0", corev1.ConditionTrue) })
+			at(beat, w.expire)
+			w.renewing(c.want-w.now.Sub(last), others...)
 			w.expectReady("n0", corev1.ConditionTrue)
-			w.renewing(200*time.Millisecond, others...)
+			w.renewing(300*time.Millisecond, others...)
 			w.expectReady("n0", corev1.ConditionUnknown)
 		})
 	}
 }
 
-// A status that the kubelet posted before its agent fell silent counts, as it does without an
-// agent.
-func TestPlan_StatusBeforeTheDeathOfAnAgentCounts(t *testing.T) {
-	w := probed(t, 4)
-	w.renewing(5*time.Second, w.names[1:]...)
-	w.report("n0", corev1.ConditionTrue)
-	w.renewing(10*time.Second, w.names[1:]...)
-	w.sessions["n0"] = session.Suspect
-	w.renewing(10*time.Second, w.names[1:]...)
-	w.expire()
-	w.renewing(30*time.Second, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.renewing(200*time.Millisecond, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionUnknown)
+// A kubelet that its agent sees and that reaches no kube-apiserver gets no Pods. It is marked after
+// the grace period, unless no other kubelet renews its Lease either.
+func TestPlan_KubeletThatIsCutOffIsMarkedAfterTheGracePeriod(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode     string
+		observes bool
+		others   bool
+		want     bool
+	}{
+		"probe":                          {mode: "probe", observes: true, others: true, want: true},
+		"probe, and no kubelet renews":   {mode: "probe", observes: true},
+		"an agent that observes nothing": {others: true, want: true},
+		"endpoint: the agent writes":     {mode: "endpoint", observes: true, others: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := probed(t, 4)
+			w.modes["n0"], w.observes["n0"] = c.mode, c.observes
+			var others []string
+			if c.others {
+				others = w.names[1:]
+			} else {
+				for _, name := range w.names[1:] {
+					w.sessions[name] = session.Alive
+				}
+			}
+			w.renewing(50*time.Second, others...)
+			w.expectReady("n0", corev1.ConditionTrue)
+			w.renewing(300*time.Millisecond, others...)
+			if !c.want {
+				w.renewing(5*time.Minute, others...)
+				w.expectReady("n0", corev1.ConditionTrue)
+				return
+			}
+			w.expectReady("n0", corev1.ConditionUnknown)
+			s := w.states["n0"]
+			if a := w.rules.Assess(w.now, w.cluster, &s); a.Health != nodehealth.Dead || !a.CutOff {
+				t.Errorf("assessed %+v, want dead and cut off", a)
+			}
+			w.renew("n0", 0)
+			w.report("n0", corev1.ConditionTrue)
+			w.pass()
+			if got := w.health("n0"); got != nodehealth.Alive {
+				t.Errorf("a kubelet that is back is %v", got)
+			}
+		})
+	}
 }
 
 // A process that has just begun does not know when the kubelet renewed its Lease.
@@ -134,43 +176,6 @@ func TestPlan_NewProcessGivesAKubeletThatRenewsItsLeaseAGracePeriod(t *testing.T
 			w.expectReady("n0", corev1.ConditionUnknown)
 		})
 	}
-}
-
-// While no kubelet renews a Lease, kube-apiserver may take no writes, although it answers reads.
-func TestPlan_KubeletsThatAllMissRenewalsGiveAgentsNoWeight(t *testing.T) {
-	w := probed(t, 4)
-	w.agents["n0"] = true
-	w.expire()
-	w.renewing(25 * time.Second)
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.renewing(15*time.Second, w.names...) // n1 may be the first to renew
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.renewing(15*time.Second, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.renewing(6*time.Second, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionUnknown)
-}
-
-func TestPlan_RenewalAfterAPauseOfAllIsNoVerdict(t *testing.T) {
-	w := probed(t, 4)
-	w.agents["n0"] = true
-	w.expire()
-	w.renewing(16 * time.Second)
-	w.renewing(20*time.Second, w.names[1:]...) // from 90 s on
-	w.expectReady("n0", corev1.ConditionTrue)
-	w.renewing(10*time.Second, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionUnknown)
-}
-
-// A late watch shows renewals late. The verdict waits for a read past the cache.
-func TestPlan_StaleCacheMarksNoKubeletThatItsAgentReportsSilent(t *testing.T) {
-	w := probed(t, 4)
-	w.agents["n0"] = true
-	w.expire()
-	w.cluster = w.cluster.CacheBehind(w.now, nodehealth.Sample{Node: "n0", LeaseVersion: "9999", RenewTime: wall(w.now)})
-	w.noAnswer = true
-	w.renewing(30*time.Second, w.names[1:]...)
-	w.expectReady("n0", corev1.ConditionTrue)
 }
 
 // Upstream looks at Nodes every five seconds, so it rarely taints a Node that has just registered.

@@ -22,10 +22,8 @@ type history struct {
 	// alive is the last sign of life of each node that must count. posted is the last status with a
 	// new heartbeat, which counts for a node whose session is late.
 	alive, posted map[string]monotonic.Instant
-	// late is since when the session of a node has not been alive.
-	late map[string]monotonic.Instant
-	// found says that the session was expired when it was first observed.
-	found map[string]bool
+	// expired is when the session of a node expired.
+	expired map[string]monotonic.Instant
 	// turns are the times of rate-limited NoExecute taints by zone.
 	turns map[string][]monotonic.Instant
 }
@@ -33,7 +31,7 @@ type history struct {
 func everything() nodehealth.Authority { return nodehealth.Authority{MaxSteps: 1000, HoldsZones: true} }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{fixture: newFixture(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
+	h := &history{fixture: newFixture(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, expired: map[string]monotonic.Instant{}, turns: map[string][]monotonic.Instant{}}
 	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
 			name := fmt.Sprintf("z%d-%d", zone, i)
@@ -69,11 +67,8 @@ func (h *history) happen() {
 		if h.sessions[name] == session.Gone && (before == session.Alive || before == session.Suspect) {
 			h.alive[name] = h.now
 		}
-		if h.sessions[name] != session.Expired {
-			h.found[name] = false
-		}
-		if before == session.Alive || before == session.Gone {
-			h.late[name], h.found[name] = h.now, before == session.Gone && h.sessions[name] == session.Expired
+		if before != session.Expired && h.sessions[name] == session.Expired {
+			h.expired[name] = h.now
 		}
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
@@ -93,10 +88,10 @@ func (h *history) happen() {
 }
 
 func (h *history) check(plan nodehealth.Plan) {
-	_, uncertain := h.cluster.Uncertain()
+	_, suspended := h.cluster.Suspended()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.MarkUnknown && (uncertain && h.noAnswer || h.early(name) || h.keeps(name)) {
+		if step.Kind == nodehealth.MarkUnknown && (suspended && h.noAnswer || h.early(name) || h.keeps(name)) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
 		if step.RateLimited {
@@ -118,32 +113,20 @@ func (h *history) keeps(name string) bool {
 	return speaks && (h.observes[name] || !renewed)
 }
 
-// early returns whether a node must not be marked yet: a grace period after it was first observed
-// or gave a sign of life. After an expired session only the sign of life counts.
+// early returns whether a node must not be marked yet. Without a session it has the grace period
+// after it was first observed or gave a sign of life. After an expired session a sign of life
+// counts that came later than the last beat: for the grace period, or while the living agent says
+// that the kubelet is silent for the grace of the session.
 func (h *history) early(name string) bool {
-	heard, ever := h.alive[name]
-	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
-		return true
+	heard := max(h.alive[name], h.posted[name])
+	switch {
+	case h.sessions[name] != session.Expired:
+		_, ever := h.alive[name]
+		return (ever || h.posted[name] > 0) && h.now.Sub(heard) <= h.rules.GracePeriod
+	case h.observes[name] && h.agents[name]:
+		return heard > 0 && h.now.Sub(heard) <= h.rules.SessionGrace
 	}
-	if h.sessions[name] != session.Expired || h.ready(name) == "" || h.posted[name] > h.late[name] {
-		heard, ever = max(heard, h.posted[name]), true
-	}
-	if ever && h.sessions[name] == session.Expired && h.ready(name) != "" && h.observes[name] && h.agents[name] {
-		// The living agent says that the kubelet is silent. The kubelet's own signs count as well,
-		// unless it never renewed a Lease: then a status from before the silence says nothing.
-		return h.now.Sub(max(h.alive[name], h.posted[name])) <= h.silenceOfKubelet(name)
-	}
-	return ever && h.now.Sub(heard) <= h.rules.GracePeriod
-}
-
-// silenceOfKubelet is how long a kubelet may miss renewals whose agent says that it is silent.
-func (h *history) silenceOfKubelet(name string) time.Duration {
-	switch d := h.leases[name].Duration; d {
-	case 0:
-		return h.rules.GracePeriod
-	default:
-		return min(max(d/2, h.rules.SessionGrace), h.rules.GracePeriod)
-	}
+	return heard > h.expired[name] && h.now.Sub(heard) <= h.rules.GracePeriod
 }
 
 func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
@@ -169,7 +152,7 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 			}
 			h.expectNoneOf(plan.Steps)
 			if !h.noAnswer && plan.SelfCheck != nil {
-				h.cluster = h.cluster.CheckPassed(h.now, h.now, nil)
+				h.cluster = h.cluster.CheckPassed(h.now, h.now)
 			}
 		}
 	})
@@ -239,7 +222,7 @@ func BenchmarkPlan_ManySilent(b *testing.B) {
 		w.renew(name, 0)
 	}
 	states := w.observe()
-	cluster := w.cluster.CheckPassed(w.now, w.now, nil)
+	cluster := w.cluster.CheckPassed(w.now, w.now)
 	b.ReportAllocs()
 	for b.Loop() {
 		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})

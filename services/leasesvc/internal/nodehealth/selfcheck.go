@@ -37,6 +37,17 @@ type Sample struct {
 	RenewTime          time.Time
 }
 
+// LiveLease is the Lease of a Node as kube-apiserver has it.
+type LiveLease struct {
+	Node  string
+	Lease Lease
+}
+
+// Renews returns whether the Lease was renewed after a sample of it.
+func (l Lease) Renews(sample Sample) bool {
+	return Newer(l.Version, sample.LeaseVersion) && !l.RenewTime.Equal(sample.RenewTime)
+}
+
 func sampleOf(s *NodeState) Sample {
 	return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion(), RenewTime: s.signs.lease.renewTime}
 }
@@ -44,12 +55,12 @@ func sampleOf(s *NodeState) Sample {
 // selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples
 // silent nodes, and without them one Node after the other.
 func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []candidate, nodes []NodeState) *SelfCheck {
-	_, uncertain := c.Uncertain()
-	urgent := uncertain || waiting
+	_, suspended := c.Suspended()
+	urgent := suspended || waiting
 	if !urgent && now.Sub(c.checked) < checkEvery {
 		return nil
 	}
-	check := &SelfCheck{Urgent: urgent, Samples: c.samples(silent, nodes)}
+	check := &SelfCheck{Urgent: urgent, Samples: samples(silent)}
 	if len(check.Samples) == 0 && len(nodes) > 0 {
 		next := int(now.Sub(0)/checkEvery) % len(nodes)
 		check.Samples = []Sample{sampleOf(&nodes[next])}
@@ -57,39 +68,36 @@ func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []ca
 	return check
 }
 
-// samples returns Leases of silent nodes, and the Lease that is newer than in the cache.
-func (c ClusterState) samples(silent []candidate, nodes []NodeState) []Sample {
+// samples returns Leases of silent nodes.
+func samples(silent []candidate) []Sample {
 	var samples []Sample
 	slices.SortFunc(silent, func(a, b candidate) int { return compareNodes(a.node, b.node) })
 	for _, s := range silent[:min(len(silent), checkSamples)] {
 		samples = append(samples, sampleOf(s.node))
 	}
-	if !c.stale.on {
-		return samples
-	}
-	for i := range nodes {
-		if nodes[i].Node.Name == c.newest.Node {
-			samples = append(samples, sampleOf(&nodes[i]))
-		}
-	}
 	return samples
 }
 
-// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
+// SilentGroups names zones and shards of which many nodes fell silent within seconds. Both are
 // ordered.
-type MassSilence struct {
+type SilentGroups struct {
 	Zones  []string
 	Shards []int
 }
 
 // Equal returns whether both name the same zones and shards.
-func (m MassSilence) Equal(other MassSilence) bool {
+func (m SilentGroups) Equal(other SilentGroups) bool {
 	return slices.Equal(m.Zones, other.Zones) && slices.Equal(m.Shards, other.Shards)
 }
 
 // Zone returns whether a zone is named.
-func (m MassSilence) Zone(name string) bool {
+func (m SilentGroups) Zone(name string) bool {
 	_, found := slices.BinarySearch(m.Zones, name)
+	return found
+}
+
+func (m SilentGroups) shard(number int) bool {
+	_, found := slices.BinarySearch(m.Shards, number)
 	return found
 }
 
@@ -123,16 +131,9 @@ func (c ClusterState) fellSilent(now monotonic.Instant, s *NodeState, a Assessme
 	return false
 }
 
-// waitsForCheck returns whether a Node is part of a mass silence and fell silent since the last
-// self-check.
-func (c ClusterState) waitsForCheck(m MassSilence, s *NodeState, a Assessment) bool {
-	_, shard := slices.BinarySearch(m.Shards, s.Ownership.Shard)
-	return a.Deadline >= c.checked && (shard || m.Zone(s.traits.zone))
-}
-
-// massSilenceOf finds the zones and shards of which many nodes fell silent together.
-func massSilenceOf(zones map[string]*zoneCount, shards map[int]*cohort) MassSilence {
-	var m MassSilence
+// silentGroups finds the zones and shards of which many nodes fell silent together.
+func silentGroups(zones map[string]*zoneCount, shards map[int]*cohort) SilentGroups {
+	var m SilentGroups
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		if zones[name].many() {
 			m.Zones = append(m.Zones, name)

@@ -47,16 +47,21 @@ type signs struct {
 	reported  bool
 	lease     leaseSign
 	session   session.State
-	// agent is that of the session. observes says that it says when it observed the kubelet last.
+	// agent is that of the session; the zero Handle is not known. observes says that it says when it
+	// observed the kubelet last.
 	agent    unique.Handle[session.Agent]
 	observes bool
-	// reportedSince is since when the agent of an expired session has been heard; 0 while it is
-	// not, or does not observe the kubelet.
-	reportedSince monotonic.Instant
-	// suspected and expired are when the session was observed to be. expiredHere says that the
-	// session did not expire at another replica, heardHere that it lived here before it was silent.
-	suspected, expired     monotonic.Instant
-	expiredHere, heardHere bool
+	// reportsSilence says that the agent of an expired session is heard, and observes the kubelet:
+	// it says that the kubelet is silent.
+	reportsSilence bool
+	// cutOff is since when the agent has seen all requests of its kubelet fail; 0 if it does not say
+	// so.
+	cutOff monotonic.Instant
+	// expired is when the session was observed to be. heardHere says that it lived at this replica
+	// before it was silent, and lastBeat is when; 0 if it expired without that.
+	expired   monotonic.Instant
+	heardHere bool
+	lastBeat  monotonic.Instant
 	// byOther is the last version of the Lease that another writer than leasesvc renewed.
 	byOther LeaseRenewedByOther
 	// kubeletsLease says that the present version is one. leaseDuration is that of the last one; 0
@@ -72,30 +77,44 @@ type leaseSign struct {
 	at        monotonic.Instant
 	// counts says that it was observed to change, and is not known to be RenewedByUs.
 	counts bool
-	// moved says that it was observed to change, by any writer.
-	moved bool
+}
+
+// Modes of agents. One in modeEndpoint forwards the requests of its kubelet and writes a Lease that
+// no leader acknowledges. One in modeProbe looks at a kubelet that writes its Lease itself.
+const (
+	modeEndpoint = "endpoint"
+	modeProbe    = "probe"
+)
+
+// ModeOf returns how an agent knows that its kubelet lives; "" if that is not known.
+func ModeOf(agent unique.Handle[session.Agent]) string {
+	if agent == (unique.Handle[session.Agent]{}) {
+		return ""
+	}
+	return agent.Value().Mode
 }
 
 // firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
 // sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
-	s := signs{first: now, session: o.Session, agent: o.Agent, observes: o.SessionObserves, suspected: now, expired: now.Add(r.FirstBeat), byOther: o.Lease.ByOther}
+	s := signs{first: now, session: o.Session, expired: now, byOther: o.Lease.ByOther}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
 	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
-	return s.observeReporter(now, o).observeWriter(o)
+	return s.observeAgent(now, o).observeWriter(o)
 }
 
 func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
-	s.agent, s.observes = o.Agent, o.SessionObserves
-	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeReporter(now, o).observeLease(now, o).observeWriter(o)
+	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeAgent(now, o).observeLease(now, o).observeWriter(o)
 }
 
-func (s signs) observeReporter(now monotonic.Instant, o Observation) signs {
+func (s signs) observeAgent(now monotonic.Instant, o Observation) signs {
+	s.agent, s.observes = o.Agent, o.SessionObserves
+	s.reportsSilence = o.AgentLives && o.SessionObserves && o.Session == session.Expired
 	switch {
-	case !o.AgentLives || !o.SessionObserves || o.Session != session.Expired:
-		s.reportedSince = 0
-	case s.reportedSince == 0:
-		s.reportedSince = max(now, 1) // 0 means that it is not heard
+	case o.CutOffFor == 0:
+		s.cutOff = 0
+	case s.cutOff == 0:
+		s.cutOff = max(now.Add(-o.CutOffFor), 1) // 0 means that it is not cut off
 	}
 	return s
 }
@@ -134,8 +153,7 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
 }
 
-// observeSession takes the state of the session into account. A session that is expired when it is
-// first observed expired at another replica. Its node has FirstBeat to beat here.
+// observeSession takes the state of the session into account.
 func (r Rules) observeSession(now monotonic.Instant, s signs, state session.State) signs {
 	if state == s.session {
 		return s
@@ -145,14 +163,11 @@ func (r Rules) observeSession(now monotonic.Instant, s signs, state session.Stat
 	case state == session.Gone && s.session != session.Expired:
 		// It was released or moved to another replica: a new grace period begins.
 		s.released = now
-	case state == session.Suspect:
-		s.suspected = now
-	case state == session.Expired && s.session == session.Gone:
-		s.suspected, s.expired, s.expiredHere = now, now.Add(r.FirstBeat), false
-	case state == session.Expired && s.session == session.Alive:
-		s.suspected, s.expired, s.expiredHere = now, now, true
 	case state == session.Expired:
-		s.expired, s.expiredHere = now, true
+		s.expired, s.lastBeat = now, 0
+		if s.heardHere {
+			s.lastBeat = now.Add(-r.SessionGrace)
+		}
 	}
 	s.session = state
 	return s
@@ -165,7 +180,7 @@ func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 	changed := Newer(o.Lease.Version, s.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
 		s.renewed = s.lastRenewal()
-		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true, moved: true}
+		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true}
 	}
 	if changed || o.Lease == (Lease{}) {
 		s.lease.version = o.Lease.Version
@@ -210,17 +225,29 @@ func (s signs) last() (heard monotonic.Instant, by SignSource) {
 	return heard, by
 }
 
-// lastOfKubelet returns the kubelet's own last sign of life beside a session that expired; 0 for
-// none:
-//   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
-//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more
-//     than the beats did, unless the kubelet renewed the Lease itself within a grace period before.
-func (s signs) lastOfKubelet(grace time.Duration) (at monotonic.Instant, by SignSource) {
-	at, by = s.lastRenewal(), LeaseRenewal
-	if s.posted > at && (s.posted > s.suspected || at > 0 && s.posted.Sub(at) <= grace) {
-		at, by = s.posted, StatusUpdate
+// own returns the last sign of life of the kubelet's own side; 0 for none.
+func (s signs) own() (at monotonic.Instant, by SignSource) {
+	if renewal := s.lastRenewal(); renewal > s.posted {
+		return renewal, LeaseRenewal
 	}
-	return at, by
+	return s.posted, StatusUpdate
+}
+
+// served returns the last sign that the kubelet reaches kube-apiserver; 0 for none. known says that
+// a later one would have been seen: the kubelet writes its Lease itself, or its agent forwards its
+// requests and says when they fail. An agent of another kind may write the Lease of a kubelet that
+// it observes.
+func (s signs) served(now monotonic.Instant) (at monotonic.Instant, by SignSource, known bool) {
+	at, by = s.own()
+	switch mode := ModeOf(s.agent); {
+	case mode != modeEndpoint:
+		return at, by, s.lastRenewal() > 0 && (mode == modeProbe || !s.observes)
+	case s.cutOff > 0:
+		return s.cutOff, by, true
+	case s.session == session.Alive:
+		return now, SessionBeat, true
+	}
+	return at, by, false
 }
 
 // Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as

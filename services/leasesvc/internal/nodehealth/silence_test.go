@@ -203,7 +203,7 @@ func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
 	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
 	w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, session.Expired
-	w.run(w.rules.FirstBeat, "n1")
+	w.run(w.rules.LeastSilence, "n1")
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(300*time.Millisecond, "n1")
 	w.expectReady("n0", corev1.ConditionUnknown)

@@ -39,8 +39,10 @@ type Step struct {
 	Conditions []corev1.NodeCondition
 	// Lease is that from which MarkUnknown was decided. It is read again before the write.
 	Lease Sample
-	// DespiteSession says that MarkUnknown was decided although the session of the Node is alive.
-	DespiteSession bool
+	// CutOff says that MarkUnknown was decided although the session of the Node is alive, with an
+	// agent in AgentMode.
+	CutOff    bool
+	AgentMode string
 	// Taints are all taints of the Node after the step. It is nil if they stay, and for
 	// MarkUnknown.
 	Taints *[]corev1.Taint
@@ -73,8 +75,8 @@ func (c *candidate) markUnknown(now Moment) Step {
 	s := c.node
 	return Step{
 		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
-		DespiteSession: s.signs.sessionSpeaks(),
-		Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
+		CutOff: c.silence.CutOff, AgentMode: ModeOf(s.signs.agent),
+		Conditions: unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
 	}
 }
 
@@ -137,9 +139,8 @@ func (c *candidate) silenceAge(now monotonic.Instant) time.Duration {
 func (c *candidate) silenceReason(now monotonic.Instant) string {
 	since := func(i monotonic.Instant) time.Duration { return now.Sub(i).Round(time.Millisecond) }
 	switch a := c.silence; {
-	case c.node.signs.sessionSpeaks():
-		return fmt.Sprintf("its kubelet gave no sign of life for %v, the last was of its %v; its session proves an agent that does not observe the kubelet",
-			since(a.Heard), a.By)
+	case a.CutOff:
+		return fmt.Sprintf("its agent lives, and its kubelet has reached no kube-apiserver for %v: the last sign was of its %v", since(a.Heard), a.By)
 	case a.By == SessionBeat && c.node.signs.session == session.Expired:
 		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(c.node.signs.expired))
 	case a.By == GraceStart:

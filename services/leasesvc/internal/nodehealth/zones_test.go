@@ -163,12 +163,12 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileUncertain(t *testing.T) {
 	for _, name := range w.names {
 		w.busy[name] = true
 	}
-	uncertain := w.plan()
-	if _, is := w.cluster.Uncertain(); !is {
-		t.Fatal("the memory of an outage is not uncertain")
+	suspended := w.plan()
+	if _, is := w.cluster.Suspended(); !is {
+		t.Fatal("the memory of an outage is not suspended")
 	}
-	if diff := cmp.Diff(sighted, uncertain.Zones); diff != "" {
-		t.Errorf("zones while uncertain (-sighted +uncertain):\n%s", diff)
+	if diff := cmp.Diff(sighted, suspended.Zones); diff != "" {
+		t.Errorf("zones while suspended (-sighted +suspended):\n%s", diff)
 	}
 }
 

@@ -29,18 +29,18 @@ const (
 	maxTimeout = time.Minute
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
-	// silencesEvery is how soon the checkpoint of a shard may know of a silent Node.
-	silencesEvery = time.Second
-	// logHoldAfter is how long the process may be uncertain before that is logged.
+	// logHoldAfter is how long all marks may be suspended before that is logged.
 	logHoldAfter = 5 * time.Second
 	// relistAfter is how long the cache of Leases may be behind before everything is listed again.
-	// client-go needs less between two attempts to watch.
+	// client-go needs less between two attempts to watch. behindAfter is how long before the loop
+	// reports that.
 	relistAfter = time.Minute
+	behindAfter = 5 * time.Second
 )
 
 var errBehind = fmt.Errorf("the cache of Leases has been behind for %v, so all objects are listed anew", relistAfter)
 
-// ZoneShard is the shard whose holder sets the NoExecute taints of all Nodes, because the rate of a
+// ZoneShard is the shard whose leader sets the NoExecute taints of all Nodes, because the rate of a
 // zone follows from all its Nodes.
 const ZoneShard = 0
 
@@ -69,8 +69,6 @@ type Cluster struct {
 	Decisions *decisions.Log
 	// Evictions are those of this replica.
 	Evictions Evictions
-	// Receipts returns from memory what this replica receives of the beats of all holders.
-	Receipts func() sessioncontroller.Receipts
 	// HeldShards are the terms that this replica holds.
 	HeldShards *sessioncontroller.HeldShards
 }
@@ -95,9 +93,9 @@ type Writer interface {
 	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
 	// LiveNode reads a Node past the cache. It returns nil for a Node that does not exist.
 	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
-	// NewerLeases returns the Leases that are newer than their samples. It fails if no read of a
+	// NewerLeases returns the Leases that were renewed after their samples. It fails if no read of a
 	// Lease was answered.
-	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
+	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error)
 	// RenewCheckLease writes the Lease of this service for a shard, as kubelets write theirs.
 	RenewCheckLease(ctx context.Context, shard int) error
 }
@@ -138,26 +136,22 @@ type NodeSession struct {
 type Evictions interface {
 	// Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It
 	// answers from memory. The map must not be changed.
-	Holds() map[string]nodehealth.Hold
+	Holds() map[string]nodehealth.Delay
 }
 
 // Controller is node health on one replica.
-type Controller struct {
-	cfg Config
-	// lastReceipts belong to Run. What was refused before the loop restarts is not refused again.
-	lastReceipts sessioncontroller.Receipts
-}
+type Controller struct{ cfg Config }
 
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run judges the Nodes of a cluster until ctx ends, and writes the Nodes whose shards this replica
 // holds. Once the cache is synced it reports every second: an error if the last write failed and
-// some write is to be retried, if the cache has been behind for logHoldAfter, or if kube-apiserver
+// some write is to be retried, if the cache has been behind for behindAfter, or if kube-apiserver
 // refuses to show Leases. An unreachable kube-apiserver is no error, because other replicas do no
 // better. Run fails if the cache is behind for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	r := newRun(c.cfg, cluster, &c.lastReceipts, report)
+	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{
 		Name: "node health", Interval: Tick, Report: report, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)

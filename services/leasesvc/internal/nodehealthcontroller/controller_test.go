@@ -45,7 +45,7 @@ func heldShards(ctx context.Context, shards ...int) *sessioncontroller.HeldShard
 
 // cluster is the fake cluster for a replica that holds the terms and has no sessions.
 func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcontroller.Cluster {
-	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Receipts: noReceipts, Decisions: f.decisions}
+	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Decisions: f.decisions}
 }
 
 // run runs a controller in a bubble while story happens, and returns the registry of its metrics.
@@ -407,7 +407,7 @@ func TestRun_ReportsFailuresThatAnotherReplicaMayAvoid(t *testing.T) {
 	}{
 		"nothing":                  {func(*fakeCluster) {}, "<nil>"},
 		"kube-apiserver is away":   {func(f *fakeCluster) { f.down = true }, "<nil>"},
-		"caches are behind":        {func(f *fakeCluster) { f.frozen = true }, "s: the Lease of node \"n0\" has reached version"},
+		"caches are behind":        {func(f *fakeCluster) { f.frozen = true }, "s: kube-apiserver has version"},
 		"every write is forbidden": {func(f *fakeCluster) { f.forbidden = true; f.live.nodes["n1"].Spec.Unschedulable = true }, "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func (r *run) recordPod(res *result, failedBefore bool) {
 }
 
 // massSilenceText names zones and shards.
-func massSilenceText(mass nodehealth.MassSilence, held int) string {
+func massSilenceText(mass nodehealth.SilentGroups, held int) string {
 	var of []string
 	for _, zone := range mass.Zones {
 		of = append(of, fmt.Sprintf("zone %q", zone))

@@ -19,7 +19,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -291,7 +290,7 @@ func (f *fakeCluster) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at m
 	return nil
 }
 
-func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error) {
 	if err := f.arrive(ctx, ""); err != nil {
 		return nil, err
 	}
@@ -309,10 +308,10 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 	onCompare(samples)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var newer []nodehealth.Sample
+	var newer []nodehealth.LiveLease
 	for _, sample := range samples {
-		if live := f.live.leases[sample.Node]; nodehealth.Newer(live.Version, sample.LeaseVersion) && !live.RenewTime.Equal(sample.RenewTime) {
-			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: live.Version, RenewTime: live.RenewTime})
+		if live := f.live.leases[sample.Node]; live.Renews(sample) {
+			newer = append(newer, nodehealth.LiveLease{Node: sample.Node, Lease: live})
 		}
 	}
 	return newer, nil
@@ -343,9 +342,7 @@ func (f *fakeCluster) LiveNode(_ context.Context, name string) (*corev1.Node, er
 	return f.live.nodes[name], nil
 }
 
-func noReceipts() sessioncontroller.Receipts { return sessioncontroller.Receipts{} }
-
 // noEvictions is taint eviction that does not run.
 type noEvictions struct{}
 
-func (noEvictions) Holds() map[string]nodehealth.Hold { return nil }
+func (noEvictions) Holds() map[string]nodehealth.Delay { return nil }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,9 +24,8 @@ type Metrics struct {
 
 	health           *prometheus.GaugeVec
 	held             prometheus.Gauge
-	receiverDoubted  prometheus.Gauge
+	cutOff           prometheus.Gauge
 	markingSuspended *prometheus.GaugeVec
-	silences         *prometheus.GaugeVec
 	writes           *prometheus.CounterVec
 
 	mu sync.Mutex // guards zones
@@ -61,19 +61,14 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "trivet_node_health", Help: "Nodes of the held shards by assessed health.",
 		}, []string{"health"}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown before a self-check has passed.",
+			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown, because something delays that.",
 		}),
-		receiverDoubted: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trivet_node_receiver_doubted",
-			Help: "1 while expired sessions mark no node, because most sessions or connections of this replica fell silent together.",
+		cutOff: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "trivet_node_cut_off", Help: "Nodes of the held shards whose agent lives and whose kubelet reaches no kube-apiserver.",
 		}),
 		markingSuspended: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_node_marking_suspended", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
-		silences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_node_silences",
-			Help: "Silent nodes whose silence the next leader of their shard inherits: all of it, or with part=inherited only that of earlier leaders.",
-		}, []string{"part"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_node_writes_total", Help: "Writes for node health, by step and result.",
 		}, []string{"what", "result"}),
@@ -82,8 +77,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.receiverDoubted,
-		m.markingSuspended, m.silences, m.writes,
+		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.cutOff,
+		m.markingSuspended, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of node health: %w", err)
@@ -99,27 +94,11 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
 	m.held.Set(float64(plan.Held))
-	doubted := 0.0
-	if _, _, doubts := cluster.ReceiverDoubt(); doubts {
-		doubted = 1
-	}
-	m.receiverDoubted.Set(doubted)
+	m.cutOff.Set(float64(plan.CutOff))
 	m.markingSuspended.Reset()
-	if uncertainty, uncertain := cluster.Uncertain(); uncertain {
-		m.markingSuspended.WithLabelValues(string(uncertainty.Cause)).Set(1)
+	if suspension, suspended := cluster.Suspended(); suspended {
+		m.markingSuspended.WithLabelValues(strings.ReplaceAll(strings.ToLower(suspension.Reason), "_", "-")).Set(1)
 	}
-}
-
-func (m *Metrics) observeSilences(silences *nodehealth.Silences) {
-	part, silent := "all", 0
-	if silences.Doubted {
-		part = "inherited"
-	}
-	for _, of := range silences.ByShard {
-		silent += len(of)
-	}
-	m.silences.Reset()
-	m.silences.WithLabelValues(part).Set(float64(silent))
 }
 
 // observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over
@@ -191,11 +170,11 @@ func (m *Metrics) shownZone(name string) string {
 
 // reset removes what a stopped controller does not know.
 func (m *Metrics) reset() {
-	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended, m.silences} {
+	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended} {
 		gauge.Reset()
 	}
 	m.held.Set(0)
-	m.receiverDoubted.Set(0)
+	m.cutOff.Set(0)
 }
 
 func (m *Metrics) written(r result) {

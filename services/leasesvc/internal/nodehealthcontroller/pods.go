@@ -85,7 +85,7 @@ func (r *run) scanOf(s *nodehealth.NodeState, once bool) *podScan {
 
 // scan gives the Pods that are to be marked to the workers. It returns false if the queue is full.
 func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
-	_, uncertain := r.state.Uncertain()
+	_, suspended := r.state.Suspended()
 	next := r.now.Instant.Add(scan.wait)
 	for _, pod := range r.Cache.Pods(s.Node.Name) {
 		b := r.podBackoffs[pod.UID]
@@ -98,7 +98,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 		default:
 			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
 			r.podJobs.add(job{
-				pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}, verify: uncertain,
+				pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}, verify: suspended || r.behind != "",
 				timeout: r.timeoutAfter(b.failures), span: r.spanOf(s.Node.Name),
 			})
 		}

@@ -2,6 +2,7 @@ package nodehealthcontroller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -29,13 +30,15 @@ type probing struct {
 	// deadKubelets renew nothing and answer no agent. deadAgents send no beats. deaf agents do not
 	// reach their kubelet.
 	deadKubelets, deadAgents, deaf map[string]bool
+	// cutOff kubelets answer their agent and reach no kube-apiserver.
+	cutOff map[string]bool
 }
 
 // probe runs a story in a bubble. All clients stop after it.
 func probe(t *testing.T, story func(*probing)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probing{
-			fakeCluster: newFakeCluster(6), t: t, deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{},
+			fakeCluster: newFakeCluster(6), t: t, deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{}, cutOff: map[string]bool{},
 			sessions: sessioncontroller.New(sessioncontroller.Config{
 				Classes: []sessioncontroller.Class{{
 					Namespace: corev1.NamespaceNodeLease,
@@ -102,7 +105,7 @@ func (p *probing) kubelet(ctx context.Context, name string, phase time.Duration)
 			return
 		case <-time.After(wait):
 		}
-		if p.is(p.deadKubelets, name) {
+		if p.is(p.deadKubelets, name) || p.is(p.cutOff, name) {
 			continue
 		}
 		p.change(func() {
@@ -177,25 +180,25 @@ func TestRun_KubeletThatRenewsItsLeaseIsNotMarkedWhateverItsAgentSays(t *testing
 	})
 }
 
-func TestRun_PowerCutBesideAProbingAgentIsMarkedAfterTheGracePeriodOfTheLease(t *testing.T) {
+func TestRun_PowerCutBesideAProbingAgentIsMarkedWithinTheGraceOfItsSession(t *testing.T) {
 	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deadKubelets, "n0", true)
 		p.put(p.deadAgents, "n0", true)
-		if after := p.unknownAfter("n0", 2*time.Minute); after < 40*time.Second || after > 51*time.Second {
-			t.Errorf("n0 was marked %v after its power was cut, want the grace period after its last renewal", after)
+		if after := p.unknownAfter("n0", 2*time.Minute); after < 10*time.Second || after > 20500*time.Millisecond {
+			t.Errorf("n0 was marked %v after its power was cut", after)
 		}
 	})
 }
 
-// The agent says for ten seconds that the kubelet is silent, and falls silent itself.
-func TestRun_AgentThatFallsSilentAfterItsKubeletSaysNothing(t *testing.T) {
+// The agent says for eight seconds that the kubelet is silent, and falls silent itself.
+func TestRun_AgentThatFallsSilentAfterItsKubeletDelaysNothing(t *testing.T) {
 	t.Parallel()
 	probe(t, func(p *probing) {
 		p.put(p.deadKubelets, "n0", true)
 		time.Sleep(8 * time.Second)
 		p.put(p.deadAgents, "n0", true)
-		if after := p.unknownAfter("n0", 2*time.Minute); after < 30*time.Second || after > 43*time.Second {
+		if after := p.unknownAfter("n0", 2*time.Minute); after == 0 || after > 12500*time.Millisecond {
 			t.Errorf("n0 was marked %v after its agent died", after)
 		}
 	})
@@ -210,7 +213,9 @@ func TestRun_WritesThatKubeAPIServerDoesNotTakeMarkNoNodeThatItsAgentReportsSile
 		for i := range 6 {
 			p.put(p.deadKubelets, fmt.Sprintf("n%d", i), true)
 		}
+		p.change(func() { p.unwritable = errors.New("no space left") })
 		time.Sleep(30 * time.Second)
+		p.change(func() { p.unwritable = nil })
 		for i := range 6 {
 			p.put(p.deadKubelets, fmt.Sprintf("n%d", i), false)
 		}
@@ -230,5 +235,19 @@ func TestRun_LateWatchMarksNoNodeThatItsAgentReportsSilent(t *testing.T) {
 		p.thaw()
 		time.Sleep(5 * time.Minute)
 		p.expectWrites(t)
+	})
+}
+
+// A probed kubelet that reaches no kube-apiserver is marked after the grace period, and its problem
+// has its name.
+func TestRun_KubeletThatIsCutOffIsMarkedAfterTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	probe(t, func(p *probing) {
+		p.put(p.cutOff, "n0", true)
+		if after := p.unknownAfter("n0", 2*time.Minute); after < 40*time.Second || after > 50500*time.Millisecond {
+			t.Errorf("n0 was marked %v after it was cut off", after)
+		}
+		time.Sleep(5 * time.Minute)
+		p.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 	})
 }

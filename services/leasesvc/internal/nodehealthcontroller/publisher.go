@@ -167,11 +167,14 @@ func (f *Feed) publish(snapshot *Snapshot, put, deleted []*Node) {
 }
 
 func (s *Snapshot) count(node *Node) {
+	if node.Assessment.CutOff {
+		s.cutOff.add(node.Object.Name)
+	}
 	switch {
 	case !node.Held:
 	case node.Assessment.Health == nodehealth.Dead:
 		s.unknown.add(node.Object.Name)
-	case node.Holds != nil && node.Holds.Marking.Active():
+	case node.MarkingHold().Active():
 		s.held.add(node.Object.Name)
 	case node.Assessment.Health == nodehealth.Alive && node.Ready != "" && node.Ready != corev1.ConditionTrue:
 		s.notReady.add(node.Object.Name)
@@ -190,18 +193,18 @@ func (p *Publisher) Feed() *Feed { return p.feed.Load() }
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.Feed().Snapshot() }
 
-// TaintHold returns why the NoExecute taints of a zone's Nodes must not evict Pods now. An
-// uncertain process is no reason: the Nodes were declared before, and each is read past the cache
-// before one of its Pods is evicted.
-func (p *Publisher) TaintHold(zone string) nodehealth.Hold {
+// TaintHold returns why the NoExecute taints of a zone's Nodes must not evict Pods now. What
+// suspends marks is no reason: the Nodes were marked before, and each is read past the cache before
+// one of its Pods is evicted.
+func (p *Publisher) TaintHold(zone string) nodehealth.Delay {
 	snapshot := p.Snapshot()
 	switch {
 	case snapshot == nil:
-		return nodehealth.NotSyncedHold()
+		return nodehealth.NotSyncedDelay()
 	case snapshot.MassSilence.Zone(zone):
-		return nodehealth.MassSilenceHold()
+		return nodehealth.MassSilenceDelay()
 	case nodehealth.AllZonesDown(snapshot.Zones):
-		return nodehealth.NoZoneReadyHold()
+		return nodehealth.NoZoneReadyDelay()
 	}
-	return nodehealth.Hold{}
+	return nodehealth.Delay{}
 }

@@ -31,8 +31,6 @@ type replica struct {
 	sessions       map[string]session.State
 	observes       map[string]bool
 	sessionChanges map[string]struct{}
-	refused        uint64
-	stop           time.Duration // for which the next pass stands still
 }
 
 // replicas run side by side in a bubble until end is called.
@@ -59,7 +57,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 		cfg.Publisher = r.publisher
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms, Receipts: r.received}
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms}
 			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -118,16 +116,6 @@ func (s sessions) Session(node string) nodehealthcontroller.NodeSession {
 }
 
 // received returns what the replica receives: a stream for each session.
-func (r *replica) received() sessioncontroller.Receipts {
-	r.mu.Lock()
-	stop := r.stop
-	r.stop = 0
-	r.mu.Unlock()
-	time.Sleep(stop)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return sessioncontroller.Receipts{Streams: len(r.sessions), Refused: r.refused}
-}
 
 // observe says that the agent of a node observes its kubelet.
 func (r *replica) observe(node string) {

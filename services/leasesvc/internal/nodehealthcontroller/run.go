@@ -41,31 +41,30 @@ type run struct {
 	// termsChanged is closed when HeldShards has changed.
 	termsChanged <-chan struct{}
 	// answers are Nodes as kube-apiserver returned them, until the cache has them.
-	answers        map[string]*corev1.Node
-	nodeBackoffs   map[string]backoff
-	podBackoffs    map[types.UID]backoff
-	scans          map[string]*podScan // by the names of dead Nodes
-	scanAt         monotonic.Instant
-	listed         bool
-	checking       bool
-	checkAt        monotonic.Instant // of the next self-check, after a failed one
-	writeCheckAt   monotonic.Instant // of the next self-check that writes, though no Node waits for it
-	checkBegun     monotonic.Instant // of the self-check that is running
-	checkTimeout   time.Duration     // of the next self-check
-	denied         error             // of the last self-check, if kube-apiserver refused it
-	connections    connectionWindow
-	lastReceipts   *sessioncontroller.Receipts // as last read, of the Controller
-	silences       *nodehealth.Silences        // nil before they are due
-	silencesAt     monotonic.Instant           // when they were determined
-	reportAt       monotonic.Instant
-	failed         error                  // of the last write
-	loggedCause    nodehealth.Cause       // as last logged
-	loggedMass     nodehealth.MassSilence // as last logged
-	loggedDoubt    bool                   // as last logged
-	loggedRefusals bool                   // as last logged
-	// evictionHolds are those of this pass, by the names of Nodes.
-	evictionHolds map[string]nodehealth.Hold
-	holds         map[Holds]*Holds // those that sharedHolds returned
+	answers      map[string]*corev1.Node
+	nodeBackoffs map[string]backoff
+	podBackoffs  map[types.UID]backoff
+	scans        map[string]*podScan // by the names of dead Nodes
+	scanAt       monotonic.Instant
+	listed       bool
+	checking     bool
+	checkAt      monotonic.Instant // of the next self-check, after a failed one
+	writeCheckAt monotonic.Instant // of the next self-check that writes, though no Node waits for it
+	checkBegun   monotonic.Instant // of the self-check that is running
+	checkTimeout time.Duration     // of the next self-check
+	denied       error             // of the last self-check, if kube-apiserver refused it
+	// live are Leases as kube-apiserver returned them, until the cache has them. behind is the
+	// oldest of them, by the name of its Node, and since when the cache does not have it.
+	live         map[string]nodehealth.Lease
+	behind       string
+	behindSince  monotonic.Instant
+	reportAt     monotonic.Instant
+	failed       error                   // of the last write
+	loggedReason string                  // of the suspension that was last logged
+	loggedMass   nodehealth.SilentGroups // as last logged
+	loggedCutOff int                     // as last logged
+	// evictionDelays are those of this pass, by the names of Nodes.
+	evictionDelays map[string]nodehealth.Delay
 
 	verdicts verdicts // by the names of Nodes; empty without tracing
 
@@ -74,13 +73,13 @@ type run struct {
 	results           chan result
 }
 
-func newRun(cfg Config, cluster Cluster, lastReceipts *sessioncontroller.Receipts, report func(error)) *run {
+func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	unread := make(chan struct{})
 	close(unread) // HeldShards has not been read yet
 	r := &run{
-		Config: cfg, Cluster: cluster, report: report, lastReceipts: lastReceipts,
-		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
-		checkTimeout: minTimeout, connections: connectionWindow{length: cfg.Rules.GracePeriod}, scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
+		Config: cfg, Cluster: cluster, report: report,
+		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, live: map[string]nodehealth.Lease{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
+		checkTimeout: minTimeout, scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
@@ -122,16 +121,14 @@ func (r *run) pass() error {
 	r.updateOwnership()
 	r.collectResults()
 	r.observeChanges()
-	receipts, zones := r.Receipts(), r.terms[ZoneShard] != nil
-	r.observeRefusals(receipts)
+	zones := r.terms[ZoneShard] != nil
 	if r.checking {
 		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
 	}
 	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{
-		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, receipts),
+		MaxSteps: r.nodeJobs.free(), HoldsZones: zones,
 	})
 	r.state = state
-	r.updateSilences()
 	for _, step := range plan.Steps {
 		r.startStep(step)
 	}
@@ -169,36 +166,10 @@ func (r *run) updateOwnership() {
 	if !changed {
 		return
 	}
-	r.silences = nil
 	for i := range r.nodes {
-		s := &r.nodes[i]
-		s.Ownership = r.ownershipOf(s.Ownership.Shard, s.Node)
+		r.nodes[i].Ownership = r.ownership[r.nodes[i].Ownership.Shard]
 	}
 	r.Logger.Debug("held shards changed", "zones", r.terms[ZoneShard] != nil)
-}
-
-func (r *run) ownershipOf(shard int, node *corev1.Node) nodehealth.Ownership {
-	ownership := r.ownership[shard]
-	if held := r.terms[shard]; held != nil {
-		ownership.Inherited = held.NodeSilence(node.Name, node.UID)
-	}
-	return ownership
-}
-
-// updateSilences determines what the next holders of the held shards inherit, once in silencesEvery
-// and when a shard was gained or lost.
-func (r *run) updateSilences() {
-	if r.silences != nil && r.now.Instant.Sub(r.silencesAt) < silencesEvery {
-		return
-	}
-	silences := r.Rules.Silences(r.now.Instant, r.state, r.nodes)
-	for id, held := range r.terms {
-		if held != nil && silences.ByShard[id] == nil {
-			silences.ByShard[id] = []nodehealth.Silence{} // it has no Nodes
-		}
-	}
-	r.silences, r.silencesAt = &silences, r.now.Instant
-	r.Metrics.observeSilences(&silences)
 }
 
 // observeChanges takes in what changed, and ends backoffs.
@@ -231,7 +202,7 @@ func (r *run) addNodes(changed map[string]struct{}) {
 			continue
 		}
 		_, busy := r.nodeBackoffs[name] // of a deleted Node with that name
-		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownershipOf(r.ShardOf(name), node)}
+		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownership[r.ShardOf(name)]}
 		added = append(added, r.Rules.Observe(r.now.Instant, s, r.observation(node)))
 		if r.listed && s.Ownership.Held {
 			r.Events.NodeRegistered(node)
@@ -251,6 +222,7 @@ func (r *run) dropDeleted(s nodehealth.NodeState) bool {
 		return false
 	}
 	delete(r.answers, s.Node.Name)
+	delete(r.live, s.Node.Name)
 	delete(r.verdicts, s.Node.Name)
 	if s.Ownership.Held {
 		r.Events.NodeRemoved(s.Node)
@@ -282,24 +254,45 @@ func (r *run) observe(name string) {
 	}
 }
 
-// observeRefusals notes what this replica has refused since the last pass, also of an earlier run.
-func (r *run) observeRefusals(now sessioncontroller.Receipts) {
-	last := *r.lastReceipts
-	*r.lastReceipts = now
-	if now.Refused != last.Refused {
-		r.state = r.state.Refused(r.now.Instant, r.Rules.FirstBeat)
-	}
-	if now.Full != last.Full {
-		r.state = r.state.Refused(r.now.Instant, sessioncontroller.FullRetryAfter*3/2+r.Rules.FirstBeat)
-	}
-}
-
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
 	s := r.Sessions.Session(node.Name)
 	return nodehealth.Observation{
-		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives,
+		Node: node, Lease: r.lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives,
 		Agent: s.Agent, WrittenVersion: s.Written,
 	}
+}
+
+// lease returns the Lease of a Node as it was read last.
+func (r *run) lease(node string) nodehealth.Lease {
+	cached := r.Cache.Lease(node)
+	live, read := r.live[node]
+	if read && nodehealth.Newer(live.Version, cached.Version) {
+		return live
+	}
+	delete(r.live, node)
+	return cached
+}
+
+// observeLive takes in Leases that are newer than in the cache. A renewal in them is a sign of life
+// at once.
+func (r *run) observeLive(newer []nodehealth.LiveLease) {
+	for _, lease := range newer {
+		r.live[lease.Node] = lease.Lease
+		if r.behind == "" {
+			r.behind, r.behindSince = lease.Node, r.now.Instant
+		}
+		r.observe(lease.Node)
+	}
+}
+
+// behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
+func (r *run) behindFor() time.Duration {
+	r.lease(r.behind)
+	if _, still := r.live[r.behind]; !still {
+		r.behind = ""
+		return 0
+	}
+	return r.now.Instant.Sub(r.behindSince)
 }
 
 func (r *run) find(name string) (index int, known bool) {
@@ -321,19 +314,8 @@ func (r *run) release(name string) {
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences, HearsFew: r.state.HearsFew(r.now.Instant)}
-	if lasted, doubts := r.state.Doubted(r.now.Instant, r.Rules.GracePeriod); doubts {
-		snapshot.Doubted = max(lasted, 1) // 0 means none
-	}
-	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
-		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
-	}
-	if since, until, refuses := r.state.Refusals(r.now.Instant); refuses {
-		snapshot.Refusals = &Refusals{Since: since, Until: until}
-	}
-	if uncertainty, uncertain := r.state.Uncertain(); uncertain {
-		snapshot.Uncertainty = &uncertainty
-	}
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
+	snapshot.Suspension, _ = r.state.Suspended()
 	for id, held := range r.terms {
 		if held != nil {
 			snapshot.Shards.IDs = append(snapshot.Shards.IDs, id)
@@ -343,74 +325,44 @@ func (r *run) publish(plan *nodehealth.Plan) {
 	if held := r.terms[ZoneShard]; held != nil {
 		snapshot.ZoneEpoch = held.Epoch()
 	}
-	r.evictionHolds = r.Evictions.Holds()
-	r.Publisher.Publish(snapshot, r.nodes, func(s *nodehealth.NodeState) Result { return r.result(plan, s) })
+	r.evictionDelays = r.Evictions.Holds()
+	r.Publisher.Publish(snapshot, r.nodes, r.result)
 }
 
-func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
+func (r *run) result(s *nodehealth.NodeState) Result {
 	if !s.Ownership.Held {
 		return Result{}
 	}
 	result := Result{
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(), Agent: s.Agent(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
+		Eviction: r.evictionDelays[s.Node.Name],
 	}
 	if result.Session == session.Alive && result.Assessment.By == nodehealth.SessionBeat {
 		result.Assessment.Heard = 0
 	}
-	result.Holds = r.sharedHolds(Holds{Marking: plan.Hold(r.state, s, result.Assessment), Eviction: r.evictionHolds[s.Node.Name]})
 	return result
 }
 
-// maxSharedHolds is far above the number of causes at one time. Some have a version of an object in
-// their text.
-const maxSharedHolds = 1000
-
-// sharedHolds returns the same pointer for equal Holds, and nil for none.
-func (r *run) sharedHolds(holds Holds) *Holds {
-	if holds == (Holds{}) {
-		return nil
-	}
-	if shared := r.holds[holds]; shared != nil {
-		return shared
-	}
-	if len(r.holds) == maxSharedHolds {
-		clear(r.holds)
-	}
-	r.holds[holds] = &holds
-	return &holds
-}
-
-// logState logs uncertainty and mass silence when they change.
+// logState logs what suspends all marks, mass silence and kubelets that are cut off, when they
+// change.
 func (r *run) logState(plan *nodehealth.Plan) {
-	uncertainty, uncertain := r.state.Uncertain()
+	suspension, suspended := r.state.Suspended()
 	switch {
-	case uncertain && r.now.Instant.Sub(uncertainty.Since) >= logHoldAfter && r.loggedCause != uncertainty.Cause:
-		r.loggedCause = uncertainty.Cause
-		r.Logger.Warn("marking is suspended: no node is marked Unknown", "cause", uncertainty.Cause, "detail", uncertainty.Detail)
+	case suspended && r.now.Instant.Sub(suspension.Since) >= logHoldAfter && r.loggedReason != suspension.Reason:
+		r.loggedReason = suspension.Reason
+		r.Logger.Warn("marking is suspended: no node is marked Unknown", "reason", suspension.Reason, "detail", suspension.Message)
 		r.Decisions.Record(decisions.Decision{
-			Action: decisions.MarkingSuspended, Message: fmt.Sprintf("%s: %s", uncertainty.Cause, uncertainty.Detail), InputAge: r.now.Instant.Sub(uncertainty.Since),
+			Action: decisions.MarkingSuspended, Message: suspension.Message, InputAge: r.now.Instant.Sub(suspension.Since),
 		})
-	case !uncertain && r.loggedCause != "":
-		r.loggedCause = ""
+	case !suspended && r.loggedReason != "":
+		r.loggedReason = ""
 		r.Logger.Info("marking is not suspended any more")
 		r.Decisions.Record(decisions.Decision{Action: decisions.MarkingResumed, Message: "silent nodes are marked Unknown again"})
 	}
-	if _, until, doubts := r.state.ReceiverDoubt(); doubts != r.loggedDoubt {
-		if r.loggedDoubt = doubts; doubts {
-			r.Logger.Warn("most sessions or connections fell silent together: expired sessions mark no node for now",
-				"for", until.Sub(r.now.Instant), "connections", r.connections.last.Open, "lost_connections", r.connections.last.Lost)
-		} else {
-			r.Logger.Info("expired sessions mark nodes again")
-		}
-	}
-	if _, _, refuses := r.state.Refusals(r.now.Instant); refuses != r.loggedRefusals {
-		if r.loggedRefusals = refuses; refuses {
-			r.Logger.Warn("connections or holders are refused for lack of capacity: nodes that fall silent meanwhile are not marked for now",
-				"at_most", nodehealth.MaxReceiverDoubt)
-		} else {
-			r.Logger.Info("refused connections and holders delay no mark any more")
-		}
+	if plan.CutOff != r.loggedCutOff {
+		r.loggedCutOff = plan.CutOff
+		r.Logger.Warn("kubelets reach no kube-apiserver, while their agents live", "nodes", plan.CutOff)
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence
@@ -429,23 +381,14 @@ func (r *run) reportState() {
 	var err error
 	behind := r.behindFor()
 	switch {
-	case behind >= logHoldAfter:
-		uncertainty, _ := r.state.Uncertain()
-		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), uncertainty.Detail)
+	case behind >= behindAfter:
+		err = fmt.Errorf("the cache of Leases is behind for %v: kube-apiserver has version %s of the Lease of node %q", behind.Round(time.Second), r.live[r.behind].Version, r.behind)
 	case r.denied != nil:
 		err = r.denied
 	case r.retries():
 		err = r.failed
 	}
 	r.report(err)
-}
-
-// behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
-func (r *run) behindFor() time.Duration {
-	if uncertainty, uncertain := r.state.Uncertain(); uncertain && uncertainty.Cause == nodehealth.Stale {
-		return r.now.Instant.Sub(uncertainty.Since)
-	}
-	return 0
 }
 
 // retries returns whether a write that failed is to be retried.

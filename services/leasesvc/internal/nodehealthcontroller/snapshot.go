@@ -22,28 +22,15 @@ type Snapshot struct {
 	// does not hold it.
 	Zones       []nodehealth.Zone
 	ZoneEpoch   int64
-	MassSilence nodehealth.MassSilence
-	// Uncertainty is nil if the process is not uncertain.
-	Uncertainty *nodehealth.Uncertainty
-	// ReceiverDoubt is nil if this replica does not doubt what it receives.
-	ReceiverDoubt *ReceiverDoubt
-	// Doubted is for how long this replica has been in doubt whether living Nodes fell silent; 0 if
-	// it is not.
-	Doubted time.Duration
-	// HearsFew says that few holders are heard or were lately, so that another replica should have
-	// the shards. It outlasts the doubt.
-	HearsFew bool
-	// Refusals is nil if no refusal delays the mark of a Node that falls silent now.
-	Refusals *Refusals
+	MassSilence nodehealth.SilentGroups
+	// Suspension delays the marks of all Nodes; zero if nothing does.
+	Suspension nodehealth.Delay
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
-	// Silences are what the next holders of the held shards inherit. They are at most silencesEvery
-	// older than the snapshot, and have an entry for each held shard.
-	Silences *nodehealth.Silences
 
 	nodes []*Node // ordered by name
-	// unknown, held and notReady are Nodes of held shards.
-	unknown, held, notReady NamedNodes
+	// unknown, held, notReady and cutOff are Nodes of held shards.
+	unknown, held, notReady, cutOff NamedNodes
 }
 
 // ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
@@ -73,8 +60,12 @@ func (n *NamedNodes) add(name string) {
 // Unknown returns the Nodes of held shards that were marked Unknown.
 func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
 
-// Held returns the silent Nodes of held shards that are not marked Unknown because of a Hold.
+// Held returns the silent Nodes of held shards that are not marked Unknown because of a Delay.
 func (s *Snapshot) Held() NamedNodes { return s.held }
+
+// CutOff returns the Nodes of held shards whose agent lives and whose kubelet reaches no
+// kube-apiserver.
+func (s *Snapshot) CutOff() NamedNodes { return s.cutOff }
 
 // NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is
 // not True.
@@ -116,30 +107,22 @@ func (s *Snapshot) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes, name, func(n *Node, name string) int { return cmp.Compare(n.Object.Name, name) })
 }
 
-// Hold returns why no silent Node may be marked Unknown now.
-func (s *Snapshot) Hold() nodehealth.Hold {
-	if s.Uncertainty != nil {
-		return s.Uncertainty.Hold()
-	}
-	return nodehealth.Hold{}
-}
-
 // ZoneHold returns why a silent Node of a zone may not be marked Unknown now.
-func (s *Snapshot) ZoneHold(zone string) nodehealth.Hold {
-	if hold := s.Hold(); hold.Active() {
-		return hold
+func (s *Snapshot) ZoneHold(zone string) nodehealth.Delay {
+	if s.Suspension.Active() {
+		return s.Suspension
 	}
 	if s.MassSilence.Zone(zone) {
-		return nodehealth.MassSilenceHold()
+		return nodehealth.MassSilenceDelay()
 	}
-	return nodehealth.Hold{}
+	return nodehealth.Delay{}
 }
 
 // Zone is what readers see of a zone.
 type Zone struct {
 	nodehealth.Zone
 	// Hold is why no silent Node of the zone is marked Unknown now.
-	Hold nodehealth.Hold
+	Hold nodehealth.Delay
 	// Epoch is that of the term of ZoneShard.
 	Epoch int64
 }
@@ -198,37 +181,21 @@ type Result struct {
 	Session                     session.State
 	// Agent registered the session; the zero Handle if that is not known.
 	Agent unique.Handle[session.Agent]
-	// Holds are shared by Nodes, so equal ones are the same pointer. It is nil for most Nodes.
-	Holds *Holds
-}
-
-// Holds are why something is not done for a Node.
-type Holds struct {
-	// Marking is why the Node is silent and not marked Unknown.
-	Marking nodehealth.Hold
-	// Eviction is why its due Pods are not evicted.
-	Eviction nodehealth.Hold
+	// Eviction is why due Pods of the Node are not evicted.
+	Eviction nodehealth.Delay
 }
 
 // MarkingHold returns why the Node is silent and not marked Unknown.
-func (r *Result) MarkingHold() nodehealth.Hold {
-	if r.Holds == nil {
-		return nodehealth.Hold{}
+func (r *Result) MarkingHold() nodehealth.Delay {
+	if r.Assessment.Health != nodehealth.Silent {
+		return nodehealth.Delay{}
 	}
-	return r.Holds.Marking
-}
-
-// EvictionHold returns why the due Pods of the Node are not evicted.
-func (r *Result) EvictionHold() nodehealth.Hold {
-	if r.Holds == nil {
-		return nodehealth.Hold{}
-	}
-	return r.Holds.Eviction
+	return r.Assessment.Delay
 }
 
 // withoutSigns returns the Result without what a sign of life changes.
 func (r Result) withoutSigns() Result {
-	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health}
+	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health, CutOff: r.Assessment.CutOff, Delay: r.MarkingHold()}
 	r.LeaseRenewed, r.StatusUpdated = 0, 0
 	return r
 }

@@ -42,7 +42,7 @@ func (r *run) spanOfStep(step *nodehealth.Step) jobSpan {
 			attribute.String("trivet.lease.resource_version", step.Lease.LeaseVersion),
 			attribute.String("trivet.reason", step.Reason),
 			attribute.Int("trivet.shard", step.Shard),
-			attribute.Bool("trivet.despite_session", step.DespiteSession),
+			attribute.Bool("trivet.kubelet.cut_off", step.CutOff),
 		))
 		verdict.End(nil)
 		r.verdicts[step.Node.Name] = verdict.Reference()

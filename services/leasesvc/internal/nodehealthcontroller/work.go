@@ -78,7 +78,7 @@ type result struct {
 	job
 	node *corev1.Node
 	// newer are Leases that the cache does not have yet.
-	newer []nodehealth.Sample
+	newer []nodehealth.LiveLease
 	err   error
 	took  time.Duration
 }
@@ -126,7 +126,7 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 }
 
 // check reads Leases past the cache. With a term it writes one first.
-func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.Sample, err error) {
+func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.LiveLease, err error) {
 	if len(j.terms) > 0 {
 		if err := r.writeLease(ctx, j); err != nil {
 			return nil, err
@@ -184,7 +184,7 @@ func (r *run) do(ctx context.Context, j job) result {
 // markUnknown reads the Lease again before the write, because the cache may be behind, and writes a
 // Lease before that, because the kubelet may be unable to. It also looks at the session, because a
 // node that beats may not renew its Lease for long.
-func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.Sample, err error) {
+func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.LiveLease, err error) {
 	step := j.step
 	if err := r.writeLease(ctx, j); err != nil {
 		return nil, nil, err
@@ -193,14 +193,14 @@ func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
-	if s := r.Sessions.Session(step.Node.Name); (s.State == session.Alive || s.State == session.Suspect) && (!step.DespiteSession || s.Observes) {
+	if s := r.Sessions.Session(step.Node.Name); (s.State == session.Alive || s.State == session.Suspect) && (!step.CutOff || nodehealth.ModeOf(s.Agent) != step.AgentMode) {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)
 	return node, nil, err
 }
 
-// markPod marks a Pod. While the process is uncertain the cache may be behind, so the Node is read
+// markPod marks a Pod. While marks are suspended the cache may be behind, so the Node is read
 // first.
 func (r *run) markPod(ctx context.Context, j *job) error {
 	if j.verify {
@@ -281,7 +281,8 @@ func (r *run) checked(res result) {
 			r.writeCheckAt = r.now.Instant.Add(writeCheckEvery)
 		}
 		r.checkTimeout = min(max(minTimeout, 2*res.took), maxTimeout)
-		r.state = r.state.CheckPassed(res.begun, r.now.Instant, res.newer)
+		r.state = r.state.CheckPassed(res.begun, r.now.Instant)
+		r.observeLive(res.newer)
 		return
 	}
 	r.checkAt = r.now.Instant.Add(checkRetry)
@@ -324,9 +325,7 @@ func checkFailure(err error) nodehealth.CheckFailure {
 func (r *run) written(res result) {
 	name := res.step.Node.Name
 	r.Metrics.written(res)
-	for _, sample := range res.newer {
-		r.state = r.state.CacheBehind(r.now.Instant, sample)
-	}
+	r.observeLive(res.newer)
 	if errors.Is(res.err, errNoLeaseWrite) && !errors.Is(res.err, errTermOver) && !errors.Is(res.err, context.DeadlineExceeded) {
 		r.state = r.state.CheckFailed(r.now.Instant, checkFailure(res.err))
 	}

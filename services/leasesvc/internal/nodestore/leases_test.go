@@ -45,7 +45,7 @@ func newLeaseReader(t *testing.T) *nodestore.Writer {
 		}
 		return true, lease, nil
 	})
-	return nodestore.New(kube, nodestore.Config{NodeHealth: true}).Writer()
+	return nodestore.New(kube, nodestore.Config{NodeHealth: true, RenewedByUs: func(*coordinationv1.Lease) bool { return false }}).Writer()
 }
 
 // One Lease that can never be read forbids no answer.

@@ -92,28 +92,34 @@ type cachedLease struct {
 func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
 	slim := &cachedLease{
 		ObjectMeta: metav1.ObjectMeta{Name: object.Name, Namespace: object.Namespace, ResourceVersion: object.ResourceVersion},
-		lease:      nodehealth.Lease{Version: object.ResourceVersion, RenewedByUs: s.cfg.RenewedByUs(object)},
+		lease:      s.liveLease(object),
 	}
-	if renewTime := object.Spec.RenewTime; renewTime != nil {
-		slim.lease.RenewTime = renewTime.Time
-	}
-	if seconds := object.Spec.LeaseDurationSeconds; seconds != nil {
-		slim.lease.Duration = time.Duration(max(*seconds, 0)) * time.Second
-	}
-	if holder := object.Spec.HolderIdentity; holder != nil {
-		slim.lease.Holder = *holder
-	}
-	slim.lease.ByOther = s.renewedByOther(object.Name, slim.lease)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byOther[object.Name] = slim.lease.ByOther
 	return slim
 }
 
-func (s *slimmer) renewedByOther(name string, lease nodehealth.Lease) nodehealth.LeaseRenewedByOther {
+// liveLease returns a Lease that was read beside the watch, which may deliver it later.
+func (s *slimmer) liveLease(object *coordinationv1.Lease) nodehealth.Lease {
+	lease := nodehealth.Lease{Version: object.ResourceVersion, RenewedByUs: s.cfg.RenewedByUs(object)}
+	if renewTime := object.Spec.RenewTime; renewTime != nil {
+		lease.RenewTime = renewTime.Time
+	}
+	if seconds := object.Spec.LeaseDurationSeconds; seconds != nil {
+		lease.Duration = time.Duration(max(*seconds, 0)) * time.Second
+	}
+	if holder := object.Spec.HolderIdentity; holder != nil {
+		lease.Holder = *holder
+	}
+	if !lease.RenewedByUs {
+		lease.ByOther = nodehealth.LeaseRenewedByOther{Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration}
+		return lease
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !lease.RenewedByUs {
-		s.byOther[name] = nodehealth.LeaseRenewedByOther{Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration}
-	}
-	return s.byOther[name]
+	lease.ByOther = s.byOther[object.Name]
+	return lease
 }
 
 // forgetLease forgets a deleted Lease.

@@ -150,9 +150,9 @@ func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 }
 
 // NewerLeases reads Leases past the cache, all at the same time, and returns those that were
-// renewed after their samples. One answer is enough: a read that takes much longer than the first
+// renewed after their samples, as the Store would cache them. One answer is enough: a read that takes much longer than the first
 // one is given up. It returns an error if no read was answered. Without samples it lists one Lease.
-func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		return nil, err
@@ -165,7 +165,7 @@ func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) (
 		go func() { answers <- w.newerLease(ctx, sample) }()
 	}
 	var (
-		newer   []nodehealth.Sample
+		newer   []nodehealth.LiveLease
 		failed  error
 		patient <-chan time.Time // nil before the first answer
 	)
@@ -179,7 +179,7 @@ func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) (
 				failed = cmp.Or(failed, answer.err)
 				continue
 			case answer.newer:
-				newer = append(newer, answer.sample)
+				newer = append(newer, answer.live)
 			}
 			if patient == nil {
 				timer := time.NewTimer(max(remainingReads, time.Since(begin)))
@@ -197,11 +197,11 @@ func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) (
 // remainingReads is how long NewerLeases waits at least for further reads after the first answer.
 const remainingReads = time.Second
 
-// leaseAnswer is the result of one read. sample has the version that was read.
+// leaseAnswer is the result of one read.
 type leaseAnswer struct {
-	sample nodehealth.Sample
-	newer  bool
-	err    error
+	live  nodehealth.LiveLease
+	newer bool
+	err   error
 }
 
 func (w *Writer) newerLease(ctx context.Context, sample nodehealth.Sample) leaseAnswer {
@@ -212,12 +212,8 @@ func (w *Writer) newerLease(ctx context.Context, sample nodehealth.Sample) lease
 	case err != nil:
 		return leaseAnswer{err: fmt.Errorf("get lease %s/%s: %w", w.namespace, sample.Node, err)}
 	}
-	live := nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion}
-	if lease.Spec.RenewTime != nil {
-		live.RenewTime = lease.Spec.RenewTime.Time
-	}
-	newer := nodehealth.Newer(live.LeaseVersion, sample.LeaseVersion) && !live.RenewTime.Equal(sample.RenewTime)
-	return leaseAnswer{sample: live, newer: newer}
+	live := nodehealth.LiveLease{Node: sample.Node, Lease: w.slimmer.liveLease(lease)}
+	return leaseAnswer{live: live, newer: live.Lease.Renews(sample)}
 }
 
 // The patches have only what changes, and its guard.

@@ -137,7 +137,10 @@ func TestWriter_NewerLeasesReadsPastTheCache(t *testing.T) {
 	lease, err = f.kube.CoordinationV1().Leases(f.namespace).Update(t.Context(), lease, metav1.UpdateOptions{})
 	f.must(err)
 	newer, err = f.writer.NewerLeases(t.Context(), samples)
-	if diff := cmp.Diff([]nodehealth.Sample{{Node: f.node.Name, LeaseVersion: lease.ResourceVersion, RenewTime: lease.Spec.RenewTime.Time}}, newer); err != nil || diff != "" {
+	renewed := lease.Spec.RenewTime.Time
+	live := nodehealth.Lease{Version: lease.ResourceVersion, RenewTime: renewed, Holder: f.node.Name}
+	live.ByOther = nodehealth.LeaseRenewedByOther{Version: live.Version, RenewTime: renewed}
+	if diff := cmp.Diff([]nodehealth.LiveLease{{Node: f.node.Name, Lease: live}}, newer); err != nil || diff != "" {
 		t.Errorf("error %v, newer Leases (-want +got):\n%s", err, diff)
 	}
 	if newer, err = f.writer.NewerLeases(t.Context(), nil); err != nil || newer != nil {

@@ -103,8 +103,8 @@ func (c *Controller) pass(ctx context.Context) {
 	case now.Sub(snapshot.At.Wall) > staleAfter:
 		c.cfg.Tracker.Doubt(now, fmt.Sprintf("the last pass of node-health was %s ago", now.Sub(snapshot.At.Wall).Round(time.Second)))
 		return
-	case snapshot.Uncertainty != nil:
-		c.cfg.Tracker.Doubt(now, "node-health marks no node now: "+snapshot.Uncertainty.String())
+	case snapshot.Suspension.Active():
+		c.cfg.Tracker.Doubt(now, "node-health marks no node now: "+snapshot.Suspension.Message)
 		return
 	}
 	p := pass{Controller: c, snapshot: snapshot, now: now, compared: map[string]bool{}, marks: map[types.UID]bool{}, silent: map[types.UID]bool{}}

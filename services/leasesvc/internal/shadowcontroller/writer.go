@@ -17,7 +17,7 @@ import (
 type Reader interface {
 	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
 	LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
-	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
+	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error)
 }
 
 // writer is the Writer of node-health in dry run. It refuses each write and remembers when a Node

@@ -1,0 +1,109 @@
+package nodehealth
+
+import (
+	"math"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// Delay is why something is not done yet: a silent node is not marked Unknown, or Pods that are due
+// are not evicted. The zero Delay delays nothing.
+type Delay struct {
+	// Reason is a stable code. docs/reasons.md lists them.
+	Reason string
+	// Message is a clause for people; "" for GracePeriod.
+	Message string
+	// Since is when it began; 0 if that is not known.
+	Since monotonic.Instant
+	// Until is when it ends, or Open.
+	Until monotonic.Instant
+}
+
+// Open is the end of a Delay that ends with an event.
+const Open = monotonic.Instant(math.MaxInt64)
+
+// Reasons of the delays of a mark, in the order of the table. There are no others.
+const (
+	// GracePeriod follows the last sign of life.
+	GracePeriod = "GRACE_PERIOD"
+	// TermYoung lasts from the begin of the term for Rules.LeastSilence: a living agent has found
+	// this replica by then.
+	TermYoung = "TERM_YOUNG"
+	// APIServerUnreachable lasts while kube-apiserver does not answer or takes no writes of Leases,
+	// so that kubelets cannot renew theirs either, and for one grace period afterwards. An answer
+	// that takes long delays a verdict by as much.
+	APIServerUnreachable = "APISERVER_UNREACHABLE"
+	// APIServerDenied is the same while kube-apiserver refuses this replica.
+	APIServerDenied = "APISERVER_DENIED"
+	// SelfCheckPending lasts until a self-check has passed that began after the process did, or
+	// after it woke from a pause.
+	SelfCheckPending = "SELF_CHECK_PENDING"
+	// MassSilence lasts until a self-check passes after many nodes of one zone or shard fell silent
+	// together.
+	MassSilence = "MASS_SILENCE"
+	// NoZoneReady lasts for one grace period after all zones were down, as upstream's does.
+	NoZoneReady = "NO_ZONE_READY"
+)
+
+// cacheNotSynced is the reason of evictions before the first pass of node health.
+const cacheNotSynced = "CACHE_NOT_SYNCED"
+
+// Active reports whether d delays anything.
+func (d Delay) Active() bool { return d.Reason != "" }
+
+// MassSilenceDelay returns the Delay of the nodes of a zone or shard with a mass silence.
+func MassSilenceDelay() Delay {
+	return Delay{Reason: MassSilence, Message: "many nodes of one zone or shard fell silent within 5s, so a self-check comes first", Until: Open}
+}
+
+// NotSyncedDelay returns the Delay of evictions before the first pass of node health.
+func NotSyncedDelay() Delay {
+	return Delay{Reason: cacheNotSynced, Message: "node health has not read the cluster yet", Until: Open}
+}
+
+// NoZoneReadyDelay returns the Delay of evictions while no zone has a ready node.
+func NoZoneReadyDelay() Delay {
+	return Delay{Reason: NoZoneReady, Message: "no zone has a ready node", Until: Open}
+}
+
+// delays is the table of what delays the mark of one Node. A Node is marked when all are over. A
+// zero Delay does not apply.
+type delays [6]Delay
+
+// delays returns the table of a Node with its last sign of life.
+func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
+	d := delays{
+		{Reason: GracePeriod, Since: g.heard, Until: g.until},
+		{
+			Reason: TermYoung, Message: "this replica leads the shard of the Node for a short time, within which a living agent finds it",
+			Since: s.Ownership.HeldSince, Until: s.Ownership.HeldSince.Add(min(r.LeastSilence, r.graceOf(s))),
+		},
+		c.apiServerDelay(r.graceOf(s), g.until),
+		c.selfCheckDelay(),
+		c.zonesDelay(r.graceOf(s)),
+	}
+	d[5] = c.massDelay(s, d.deadline())
+	return d
+}
+
+// deadline returns the last of the ends that are known.
+func (d *delays) deadline() monotonic.Instant {
+	var last monotonic.Instant
+	for i := range d {
+		if d[i].Until != Open {
+			last = max(last, d[i].Until)
+		}
+	}
+	return last
+}
+
+// deciding returns the Delay that ends last.
+func (d *delays) deciding() Delay {
+	last := 0
+	for i := range d {
+		if d[i].Until > d[last].Until {
+			last = i
+		}
+	}
+	return d[last]
+}
