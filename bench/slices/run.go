@@ -199,7 +199,7 @@ func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *
 	a.progress("%v: %s…", c, a.world.massChange.what)
 	o := &outcome{bytes: -a.view.Bytes()}
 	o.cpu, o.writes, err = a.spent(ctx, process, func() error {
-		if err := a.world.massChange.do(ctx, a.set); err != nil {
+		if err := a.world.massChange.do(ctx, a.set, c); err != nil {
 			return err
 		}
 		o.ideal = a.set.Ideal(sliceLimit)

@@ -29,7 +29,7 @@ type world struct {
 // massChange is a mass change after which slices are empty or overflow.
 type massChange struct {
 	what string
-	do   func(context.Context, *podset.Set) error
+	do   func(context.Context, *podset.Set, contender) error
 	// writes is the allowed share of upstream's writes. slices is the allowed ratio to the minimal
 	// number of slices; 0 allows as many as upstream leaves.
 	writes, slices float64
@@ -40,7 +40,7 @@ func worlds(cfg config) []world {
 	if cfg.short {
 		flips.Count, services = 500, 200
 	}
-	replace := &massChange{what: "every Pod replaced", writes: 1, do: func(ctx context.Context, set *podset.Set) error { return set.Replace(ctx) }}
+	replace := &massChange{what: "every Pod replaced", writes: 1, do: func(ctx context.Context, set *podset.Set, _ contender) error { return set.Replace(ctx) }}
 	decimated := &massChange{what: "90 % of Pods deleted at random", writes: 1.1, do: decimate}
 	if cfg.compaction == "idle" {
 		replace.slices, decimated.slices = 1.2, 1.2
@@ -58,9 +58,10 @@ func worlds(cfg config) []world {
 	}
 }
 
-// decimate deletes nine of ten Pods, the same ones for every contender.
-func decimate(ctx context.Context, set *podset.Set) error {
-	places := rand.New(rand.NewPCG(2, 0)).Perm(set.Len())
+// decimate deletes nine of ten Pods, other ones for each contender: those that an earlier one lost
+// were created again with higher addresses, and lie together in slices that are made from nothing.
+func decimate(ctx context.Context, set *podset.Set, c contender) error {
+	places := rand.New(rand.NewPCG(2, uint64(c))).Perm(set.Len())
 	return set.Delete(ctx, places[:len(places)*9/10])
 }
 
