@@ -143,7 +143,6 @@ func faults() []fault {
 				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
 				"TrivetReplicaUnready":       loopFails,
 			}},
-		{Alert: "TrivetNodesUnheard", What: "all agents are cut off from leasesvc while kube-apiserver answers", Inject: cutAgents},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("leasesvc") {
@@ -417,18 +416,6 @@ func manyNodePorts(w *world) func() {
 			w.must(w.kube.CoreV1().Services(namespace).Delete(ctx, name(i), metav1.DeleteOptions{}))
 		}
 	}
-}
-
-// cutAgents cuts the agents off from both replicas: cut off from one, they beat through the other.
-// The fault is undone before the replicas believe that the nodes are dead.
-func cutAgents(w *world) func() {
-	cut := func(is bool) {
-		for _, r := range w.of("leasesvc") {
-			r.Calls.Disconnect(is)
-		}
-	}
-	cut(true)
-	return func() { cut(false) }
 }
 
 func heldNodes(w *world) func() {

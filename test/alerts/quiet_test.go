@@ -16,10 +16,9 @@ func promtoolOnly() map[string]string {
 }
 
 // realTime has the shipped `for` of the alerts whose conditions depend on times that the scale does
-// not change: a session with etcd lasts five seconds, bookmarks of a watch come once a minute, and
-// a failure of most nodes is doubted for the grace period of nodes.
+// not change: a session with etcd lasts five seconds, and bookmarks of a watch come once a minute.
 func realTime() map[string]time.Duration {
-	return map[string]time.Duration{"TrivetNoLeader": time.Minute, "TrivetSliceWatchSilent": time.Minute, "TrivetNodesUnheard": 2 * time.Minute}
+	return map[string]time.Duration{"TrivetNoLeader": time.Minute, "TrivetSliceWatchSilent": time.Minute}
 }
 
 // quiet are operations that must let no alert fire.
