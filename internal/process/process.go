@@ -51,7 +51,6 @@ type Process struct {
 	decisions *decisions.Log   // nil unless Program.Decides
 	tracing   *tracing.Tracing // nil without --tracing-endpoint
 	ready     *observe.Checks
-	able      *observe.Checks // of the service, for terms only
 	shadow    *shadow.Trackers
 	rpc       *rpcserver.Server
 	admin     *observe.Admin
@@ -62,7 +61,7 @@ type Process struct {
 // New opens the listeners and builds the process. It starts nothing and contacts no server. A
 // *UsageError is a mistake in the configuration. After an error nothing remains open.
 func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
-	p := &Process{program: program, ready: observe.NewChecks(), able: observe.NewChecks()}
+	p := &Process{program: program, ready: observe.NewChecks()}
 	if program.Decides {
 		p.decisions = decisions.NewLog()
 	}
@@ -158,7 +157,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
 		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections, HTTP: p.http.service,
-		Peers: peers, Tracer: p.tracing.Tracer(p.program.Name), Logger: p.logger, Metrics: registry, Ready: p.ready, Able: p.able, Decisions: p.decisions, LoopSelection: cfg.Loops, Shadow: p.shadow,
+		Peers: peers, Tracer: p.tracing.Tracer(p.program.Name), Logger: p.logger, Metrics: registry, Ready: p.ready, Decisions: p.decisions, LoopSelection: cfg.Loops, Shadow: p.shadow,
 	})
 	if err != nil {
 		return &UsageError{Err: err} // constructors contact no server, so only a setting can make them fail

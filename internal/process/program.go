@@ -116,10 +116,6 @@ type Deps struct {
 	Metrics prometheus.Registerer
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
-	// Able has checks that concern terms only. While one fails, the replica stays ready for RPCs,
-	// and other replicas get its shards; see term.Candidate.SetDoubtful. A service may add checks
-	// before Run.
-	Able *observe.Checks
 	// Decisions is nil unless Program.Decides, and nil records nothing.
 	Decisions *decisions.Log
 	// LoopSelection is the value of --loops.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/loop"
-	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -42,14 +41,11 @@ func TestFailing_NamesOnlyLoopsThatKeepFailing(t *testing.T) {
 	}
 }
 
-// worker is a service with one shard. Its checks "caches" and "capable" and its loop fail while the
-// test says so.
+// worker is a service with one shard. Its check "caches" and its loop fail while the test says so.
 type worker struct {
 	recorder
 	candidate *term.Candidate
-	ready     *observe.Checks
 	unfilled  atomic.Bool
-	unable    atomic.Bool
 	broken    atomic.Bool
 	acting    atomic.Bool
 }
@@ -66,9 +62,8 @@ func (w *worker) program() Program {
 	return Program{
 		Name: "testsvc", Loops: []string{"duty"}, Shards: func() int { return 1 },
 		Build: func(deps Deps) (_ Service, err error) {
-			w.candidate, w.ready = deps.Candidate, deps.Ready
+			w.candidate = deps.Candidate
 			deps.Ready.Add("caches", func() error { return complain(&w.unfilled, "being filled") })
-			deps.Able.Add("capable", func() error { return complain(&w.unable, "not now") })
 			duty := func(context.Context) error { return complain(&w.broken, "no such host") }
 			w.loops, err = loop.NewRunner(loop.Config{Loops: []loop.Loop{
 				{Name: "duty", Scope: loop.Leader, Run: loop.Every(100*time.Millisecond, duty)},
@@ -125,26 +120,6 @@ func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, full.acts)
 	if reason := empty.candidate.Status().Session.LastError; !strings.Contains(reason, "caches: being filled") {
 		t.Errorf("status says %q, want why the term is not held here", reason)
-	}
-}
-
-// A check that concerns terms only moves the term, and the replica stays ready for RPCs.
-func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
-	t.Parallel()
-	first, able := &worker{}, &worker{}
-	first.begin(t)
-	testkit.Eventually(t, 20*time.Second, first.acts)
-	first.unable.Store(true)
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if reason := first.candidate.Status().Session.LastError; !strings.Contains(reason, "capable: not now") {
-			return fmt.Errorf("status says %q", reason)
-		}
-		return nil
-	})
-	able.begin(t)
-	testkit.Eventually(t, 20*time.Second, able.acts)
-	if failed := first.ready.Failed(); len(failed) > 0 {
-		t.Errorf("the replica is not ready: %v", failed)
 	}
 }
 

@@ -59,7 +59,6 @@ func (p *Process) followChecks(ctx context.Context) error {
 	for {
 		p.rpc.SetServing(len(p.ready.Failed()) == 0)
 		p.candidate.SetUnready(p.notReadyForTerms())
-		p.candidate.SetDoubtful(errors.Join(p.able.Failed()...))
 		select {
 		case <-ctx.Done():
 			return nil

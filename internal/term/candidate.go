@@ -226,12 +226,6 @@ func (c *Candidate) YieldLeadership(reason error) { c.readiness.set(&c.readiness
 // that it has, and gets shards while no other replica is ready.
 func (c *Candidate) PreferOthers(reason error) { c.readiness.set(&c.readiness.preferred, reason) }
 
-// SetDoubtful reports why this replica may be unable to do the work of a shard, although nothing
-// shows whether another one does it better. A nil reason ends that. It does not block. The replica
-// ranks at once behind those that can do the work, and before those that cannot. After two TTLs its
-// shards move to replicas that can. Doubtful replicas pass no shard to each other.
-func (c *Candidate) SetDoubtful(reason error) { c.readiness.set(&c.readiness.doubtful, reason) }
-
 // Status returns a snapshot of the session and of every shard. It does not block.
 func (c *Candidate) Status() Status { return c.published.Load().status() }
 

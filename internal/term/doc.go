@@ -44,8 +44,7 @@
 //     ([Candidate.SetUnready]) gets no shard while other replicas are ready. If it stays unready,
 //     it releases its shards to ready replicas, or to replicas that can do the work now and have
 //     not proven it for long. If no replica can do the work, no shard moves. A replica that yields
-//     releases its shards at once ([Candidate.YieldLeadership]). One that may be unable to do the
-//     work releases them as an unready one, and ranks before it ([Candidate.SetDoubtful]).
+//     releases its shards at once ([Candidate.YieldLeadership]).
 //   - A loop in dry run writes only while the switch of its service names it. A replica knows the
 //     switch before it claims a shard. The switch names no loop that is not in dry run.
 //   - A replica that stops announces this before it deletes the first key. Other replicas then

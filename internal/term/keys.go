@@ -134,9 +134,6 @@ type announcement struct {
 	// Able says of an unready replica that it can do the work now. Older versions do not write it,
 	// so their unready replicas count as unable.
 	Able bool `json:"able,omitempty"`
-	// Doubtful says of an able replica that it may be unable to do the work. Older versions do not
-	// know it, and take it for an able one.
-	Doubtful bool `json:"doubtful,omitempty"`
 	// Released are the last terms that the replica released, each as "<shard>@<epoch>", separated
 	// by spaces. Their bodies have returned. Older versions do not write it.
 	Released string `json:"released,omitempty"`
@@ -168,8 +165,6 @@ func (a announcement) rank() sharding.Rank {
 	switch {
 	case !a.Unready:
 		return sharding.Ready
-	case a.Able && a.Doubtful:
-		return sharding.Doubtful
 	case a.Able:
 		return sharding.Able
 	default:

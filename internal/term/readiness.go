@@ -16,7 +16,6 @@ type readiness struct {
 	unready   atomic.Pointer[error] // never nil; the last argument of SetUnready
 	yielding  atomic.Pointer[error] // never nil; why this replica yields leadership
 	preferred atomic.Pointer[error] // never nil; why ready replicas come before this one
-	doubtful  atomic.Pointer[error] // never nil; why this replica may be unable to do the work
 	changed   chan struct{}         // holds a value until the replica has seen a change
 }
 
@@ -25,7 +24,6 @@ func newReadiness(unready error) *readiness {
 	r.unready.Store(&unready)
 	r.yielding.Store(new(error))
 	r.preferred.Store(new(error))
-	r.doubtful.Store(new(error))
 	return r
 }
 
@@ -45,15 +43,13 @@ func (r *readiness) set(field *atomic.Pointer[error], reason error) {
 // to the replica's goroutine.
 type eligibilityState struct {
 	*readiness
-	tracker       eligibility.Tracker
-	logger        *slog.Logger
-	ttl           time.Duration
-	doubtfulSince time.Time // zero while it is not doubtful
+	tracker eligibility.Tracker
+	logger  *slog.Logger
 }
 
 func newEligibility(r *readiness, ttl time.Duration, logger *slog.Logger) *eligibilityState {
 	return &eligibilityState{
-		readiness: r, logger: logger, ttl: ttl,
+		readiness: r, logger: logger,
 		tracker: eligibility.New(time.Now(), ttl, *r.unready.Load() == nil),
 	}
 }
@@ -63,7 +59,6 @@ func (e *eligibilityState) observe(now time.Time) {
 	reason := *e.unready.Load()
 	before := e.tracker.Verdict()
 	e.tracker = e.tracker.Observe(now, reason == nil)
-	e.observeDoubt(now)
 	verdict := e.tracker.Verdict()
 	if verdict == before {
 		return
@@ -75,25 +70,8 @@ func (e *eligibilityState) observe(now time.Time) {
 	}
 }
 
-func (e *eligibilityState) observeDoubt(now time.Time) {
-	switch reason := *e.doubtful.Load(); {
-	case reason == nil && !e.doubtfulSince.IsZero():
-		e.logger.Info("this replica is not doubtful any more")
-		e.doubtfulSince = time.Time{}
-	case reason != nil && e.doubtfulSince.IsZero():
-		e.logger.Warn("this replica is doubtful: others come first", "reason", reason)
-		e.doubtfulSince = now
-	}
-}
-
-// isDoubtful says whether this replica has been doubtful for as long as checks must fail until
-// shards move.
-func (e *eligibilityState) isDoubtful(now time.Time) bool {
-	return !e.doubtfulSince.IsZero() && now.Sub(e.doubtfulSince) >= eligibility.FailingAfterTTLs*e.ttl
-}
-
-// backOff records that the replica releases shards because it fails. A replica that yields or is
-// doubtful does not back off: it says itself when that ends.
+// backOff records that the replica releases shards because it fails. A replica that yields, or
+// yielded when it planned the release, does not back off: it says itself when that ends.
 func (e *eligibilityState) backOff(now time.Time) {
 	if e.yieldReason() != nil || !e.failing() {
 		return
@@ -113,8 +91,6 @@ func (e *eligibilityState) rank() sharding.Rank {
 	switch {
 	case e.yieldReason() != nil, !isReady && !e.tracker.Passing():
 		return sharding.Unable
-	case *e.doubtful.Load() != nil:
-		return sharding.Doubtful
 	case isReady && *e.preferred.Load() == nil:
 		return sharding.Ready
 	default:
@@ -141,10 +117,8 @@ func (e *eligibilityState) notReadyReason() string {
 		return fmt.Sprintf("ready replicas come first until %s: this one gave shards away because it could not do their work",
 			until.UTC().Format(time.RFC3339))
 	}
-	for _, field := range []*atomic.Pointer[error]{&e.doubtful, &e.preferred} {
-		if reason := *field.Load(); reason != nil {
-			return fmt.Sprintf("ready replicas come first: %v", reason)
-		}
+	if reason := *e.preferred.Load(); reason != nil {
+		return fmt.Sprintf("ready replicas come first: %v", reason)
 	}
 	return "ready replicas come first: this one was unready and has not been ready for long enough"
 }

@@ -154,50 +154,6 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// Shards move from a doubtful replica to one that can do the work, between doubtful ones not at
-// all, and to a doubtful one from one that fails.
-func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
-	t.Parallel()
-	const n = 8
-	h := newHistory()
-	a := join(t, etcd(t), "a", h.body("a"), shards(n))
-	b := join(t, etcd(t), "b", h.body("b"), shards(n))
-	settled(t, h, n, a, b)
-	began := time.Now()
-	a.SetDoubtful(errBroken)
-	waitForUnready(t, b, "a")
-	if held := h.shares()["a"]; held == 0 {
-		t.Errorf("the shards were released after %v, before other replicas can have reported the same", time.Since(began))
-	}
-	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
-	t.Logf("the shards were held by b after %v", time.Since(began))
-	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
-		t.Errorf("status says %q, want why a gets nothing", reason)
-	}
-	b.SetDoubtful(errBroken)
-	waitForUnready(t, a, "a", "b")
-	sleepReal(6 * time.Second) // more than two TTLs
-	if err := allHeldBy(h, n, "b")(); err != nil {
-		t.Errorf("although both replicas are doubtful: %v", err)
-	}
-	b.SetUnready(errBroken)
-	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "a"))
-	// b is able when it has recovered, and not ready yet.
-	b.SetDoubtful(nil)
-	b.SetUnready(nil)
-	began = time.Now()
-	testkit.Eventually(t, testTimeout, allHeldBy(h, n, "b"))
-	t.Logf("the shards were held by b %v after it had recovered", time.Since(began))
-	a.SetDoubtful(nil)
-	testkit.Eventually(t, 2*testTimeout, func() error {
-		if held := h.shares(); held["a"] == 0 || held["b"] == 0 {
-			return fmt.Errorf("shards are held by %v, want both replicas", held)
-		}
-		return nil
-	})
-	wantNoViolations(t, h)
-}
-
 func TestReadiness_FailingReplicaReleasesShardsToReadyOnes(t *testing.T) {
 	t.Parallel()
 	const n = 16

@@ -264,8 +264,7 @@ func (r *replica) planInput(now time.Time) sharding.Input {
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(now), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
 		Failing: r.eligibility.failing(), Yielding: r.eligibility.yieldReason() != nil,
-		ReleasedRecently: r.eligibility.tracker.ReleasedRecently(now), Doubtful: r.eligibility.isDoubtful(now),
-		ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
+		ReleasedRecently: r.eligibility.tracker.ReleasedRecently(now), ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
 	}
 	for number := range in.Shards {
 		known := r.view.shard(number)

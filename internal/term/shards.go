@@ -247,8 +247,7 @@ func (r *replica) announcement() announcement {
 	next := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, DryRun: r.cfg.DryRun, Leaving: r.leaving, Released: r.announced.Released}
 	if r.cfg.Shards > 0 {
 		rank := r.eligibility.rank()
-		next.Unready, next.Doubtful = rank != sharding.Ready, rank == sharding.Doubtful
-		next.Able = rank == sharding.Able || next.Doubtful
+		next.Unready, next.Able = rank != sharding.Ready, rank == sharding.Able
 	}
 	return next
 }

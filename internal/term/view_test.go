@@ -116,7 +116,8 @@ func TestView_MissingUnreadyMeansReady(t *testing.T) {
 	}
 }
 
-// An unready member of an older version does not say whether it is able, and counts as unable.
+// An unready member of an older version does not say whether it is able, and counts as unable. One
+// of another older version says that it is able and doubtful, and counts as able.
 func TestView_RankOfAnUnreadyMember(t *testing.T) {
 	v, _ := newTestView()
 	value := func(id, more string) string {
@@ -124,8 +125,12 @@ func TestView_RankOfAnUnreadyMember(t *testing.T) {
 	}
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		entry(viewKeys.member("a"), value("a", ""), 5, 5, 5), entry(viewKeys.member("b"), value("b", `,"able":true`), 7, 9, 7),
+		entry(viewKeys.member("c"), value("c", `,"able":true,"doubtful":true`), 8, 8, 8),
 	}})
-	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5, Rank: sharding.Unable}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Able}}
+	want := []sharding.Member{
+		{ID: "a", Shards: 4, Joined: 5, Rank: sharding.Unable}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Able},
+		{ID: "c", Shards: 4, Joined: 8, Rank: sharding.Able},
+	}
 	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}

@@ -104,9 +104,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Ready != nil {
 		deps.Ready.Add("nodes", s.nodeHealth.store.Check)
 	}
-	if deps.Able != nil {
-		deps.Able.Add("heartbeats", s.nodeHealth.checkReceiver)
-	}
 	registerMetrics(deps.Metrics, s.state, s.leaseAPI.OpenStreams)
 	return s, nil
 }

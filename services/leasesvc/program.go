@@ -59,8 +59,8 @@ type Deps struct {
 	// Metrics gets trivet_lease_*, trivet_node_*, trivet_watch_* and node_collector_*; nil leaves
 	// them unregistered.
 	Metrics prometheus.Registerer
-	// Ready gets the check "nodes", and Able the check "heartbeats"; both may be nil.
-	Ready, Able *observe.Checks
+	// Ready gets the check "nodes"; it may be nil.
+	Ready *observe.Checks
 	// Decisions records what the loops decide; nil records nothing.
 	Decisions *decisions.Log
 	// LoopSelection is the value of --loops.
@@ -114,7 +114,6 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,
-		Able:          deps.Able,
 		Decisions:     deps.Decisions,
 		LoopSelection: deps.LoopSelection,
 		Shadow:        deps.Shadow,

@@ -52,13 +52,10 @@ func (v Verdict) String() string {
 	}
 }
 
-// FailingAfterTTLs is for how many TTLs of a session checks must fail until shards move. By then
-// the other replicas have reported their own failures.
-const FailingAfterTTLs = 2
-
-// Other times in TTLs.
+// Times in TTLs of a session.
 const (
 	unprovenAfterTTLs = 1
+	failingAfterTTLs  = 2
 	readyAfterTTLs    = 2
 	minBackoffTTLs    = 12
 	maxBackoffTTLs    = 120
@@ -132,7 +129,7 @@ func (t Tracker) pass(now time.Time) Tracker {
 
 func (t Tracker) fail(now time.Time) Tracker {
 	switch lasted := now.Sub(t.since); {
-	case lasted >= FailingAfterTTLs*t.ttl:
+	case lasted >= failingAfterTTLs*t.ttl:
 		t.verdict = Failing
 	case lasted >= unprovenAfterTTLs*t.ttl:
 		t.verdict = Unproven
@@ -146,7 +143,7 @@ func (t Tracker) Wait(now time.Time) time.Duration {
 	var due []time.Time
 	switch {
 	case !t.passing:
-		due = []time.Time{t.since.Add(unprovenAfterTTLs * t.ttl), t.since.Add(FailingAfterTTLs * t.ttl)}
+		due = []time.Time{t.since.Add(unprovenAfterTTLs * t.ttl), t.since.Add(failingAfterTTLs * t.ttl)}
 	case t.verdict != Ready:
 		due = []time.Time{t.since.Add(readyAfterTTLs * t.ttl), t.backoffUntil}
 	}

@@ -24,7 +24,7 @@ type modelReplica struct {
 	id string
 	// passing and failing say what the checks report. dead replicas do nothing, and their keys
 	// expire.
-	passing, dead, yields, prefers, doubtful bool
+	passing, dead, yields, prefers bool
 	// old replicas are of a version that announces no rank between Ready and Unable.
 	old    bool
 	diedAt time.Time
@@ -32,20 +32,17 @@ type modelReplica struct {
 	tracker     eligibility.Tracker
 	announced   sharding.Rank
 	announcedAt time.Time
-	// ableSince is the start of the unbroken time in which the replica could do the work without a
-	// doubt, doubtfulSince that of the doubt.
-	ableSince, doubtfulSince time.Time
+	// ableSince is the start of the unbroken time in which the replica could do the work.
+	ableSince time.Time
 }
 
-func (r *modelReplica) isAble() bool { return !r.dead && r.passing && !r.yields && !r.doubtful }
+func (r *modelReplica) isAble() bool { return !r.dead && r.passing && !r.yields }
 
 func (r *modelReplica) rank() sharding.Rank {
 	isReady := r.tracker.Verdict() == eligibility.Ready
 	switch {
 	case r.yields, !isReady && !r.tracker.Passing():
 		return sharding.Unable
-	case r.doubtful:
-		return sharding.Doubtful
 	case isReady && !r.prefers:
 		return sharding.Ready
 	default:
@@ -88,9 +85,6 @@ func (m *model) step() {
 		if !r.isAble() {
 			r.ableSince = m.now
 		}
-		if !r.doubtful {
-			r.doubtfulSince = m.now
-		}
 		if !r.dead {
 			r.tracker = r.tracker.Observe(m.now, r.passing)
 		}
@@ -132,7 +126,7 @@ func (m *model) plan(r *modelReplica) {
 	in := sharding.Input{
 		Self: r.id, Members: m.members(), Moves: modelShards, ClaimDelay: modelTTL, MinHold: 6 * modelTTL,
 		Failing: r.tracker.Verdict() == eligibility.Failing, Yielding: r.yields,
-		ReleasedRecently: r.tracker.ReleasedRecently(m.now), Doubtful: m.now.Sub(r.doubtfulSince) >= 2*modelTTL,
+		ReleasedRecently: r.tracker.ReleasedRecently(m.now),
 	}
 	for _, s := range m.shards {
 		shard := sharding.Shard{Vacant: s.holder == nil, VacantFor: m.now.Sub(s.since)}
@@ -148,7 +142,7 @@ func (m *model) plan(r *modelReplica) {
 			continue
 		}
 		*s = modelShard{since: m.now, unservedSince: s.unservedSince}
-		if step.Reason == sharding.Unready && !r.yields && in.Failing {
+		if step.Reason == sharding.Unready && !r.yields {
 			r.tracker = r.tracker.BackOff(m.now)
 		}
 	}
@@ -172,7 +166,7 @@ func (m *model) unserved(bound time.Duration) error {
 }
 
 // Each shard has a holder that can do the work within a bound, while one replica is able and
-// whatever happened before: kills, failing checks, yields, preferences and doubts at any moment.
+// whatever happened before: kills, failing checks, yields and preferences at any moment.
 func TestModel_EachShardReachesAnAbleReplica(t *testing.T) {
 	// A dead holder's lease ends, the next holder fails for two TTLs, a holder that released
 	// recently waits for 12, a borrowed shard for two, and an able replica must be able for one.
@@ -194,15 +188,13 @@ func TestModel_EachShardReachesAnAbleReplica(t *testing.T) {
 // disturb changes one fault of one replica.
 func (m *model) disturb(t *rapid.T) {
 	r := m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")]
-	switch rapid.SampledFrom([]string{"checks", "yields", "prefers", "doubtful", "dead"}).Draw(t, "fault") {
+	switch rapid.SampledFrom([]string{"checks", "yields", "prefers", "dead"}).Draw(t, "fault") {
 	case "checks":
 		r.passing = !r.passing
 	case "yields":
 		r.yields = !r.yields
 	case "prefers":
 		r.prefers = !r.prefers
-	case "doubtful":
-		r.doubtful = !r.doubtful
 	case "dead":
 		if r.dead {
 			r.id += "x" // a new process has a new id and no history
@@ -244,36 +236,6 @@ func TestModel_HolderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
 	for number, s := range m.shards {
 		if s.holder != m.replicas[0] {
 			t.Errorf("shard %d is not held by the only replica whose checks pass", number)
-		}
-	}
-}
-
-// A doubtful holder is replaced by a replica that backs off. Doubtful replicas keep their shards.
-func TestModel_DoubtfulHolderIsReplacedByOneThatCanDoTheWork(t *testing.T) {
-	m := newModel(3)
-	m.run(modelTTL)
-	m.replicas[1].passing = false
-	m.run(4 * modelTTL)
-	m.replicas[1].passing = true // it backs off for 12 TTLs
-	m.replicas[0].doubtful, m.replicas[2].doubtful = true, true
-	m.run(2*modelTTL + time.Second)
-	expect := func(when string) {
-		t.Helper()
-		for number, s := range m.shards {
-			if s.holder != m.replicas[1] {
-				t.Errorf("shard %d is not held by the only replica without a doubt, %s", number, when)
-			}
-		}
-	}
-	expect("after two TTLs")
-	m.replicas[1].doubtful = true
-	m.run(time.Minute)
-	expect("when it is doubtful too")
-	m.replicas[1].passing = false
-	m.run(2*modelTTL + time.Second)
-	for number, s := range m.shards {
-		if s.holder == nil || s.holder == m.replicas[1] {
-			t.Errorf("shard %d is held by %+v, want a doubtful replica and not one that fails", number, s.holder)
 		}
 	}
 }

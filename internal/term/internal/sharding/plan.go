@@ -11,8 +11,8 @@
 //     hashing). A member that leaves moves only its own shards. A member that joins takes only the
 //     shards that it now owns.
 //   - A [Rank] is an order of preference and never a bar. Ready members come first, then able ones,
-//     then doubtful ones, then unable ones. A vacant shard is always claimed, by a member of the
-//     first rank that has one.
+//     then unable ones. A vacant shard is always claimed, by a member of the first rank that has
+//     one.
 //   - A replica that is not ready keeps its running shards until it is known to fail. Then they
 //     move to members of an earlier rank: also to able ones if no member is ready. If no member
 //     ranks before it, no running shard is released, because no other member would do better.
@@ -21,9 +21,6 @@
 //     notices it first. If the replica released shards a short time ago because it failed, it
 //     releases only to ready members. Otherwise a cause that makes every holder fail would move the
 //     shards all the time. A replica that yields knows the cause, and does not wait.
-//   - A doubtful replica may be unable to do the work. It releases its shards to ready and able
-//     members, as one that fails does, and a replica that fails releases to it. Doubtful replicas
-//     pass no shard to each other.
 //   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
 //     after one ClaimDelay, the following one after two, and so on. A member that is alive but
 //     cannot work therefore delays a shard only for a short time.
@@ -63,9 +60,6 @@ type Input struct {
 	Failing, Yielding bool
 	// ReleasedRecently says that this replica released shards a short time ago because it failed.
 	ReleasedRecently bool
-	// Doubtful says that this replica was doubtful for so long that it must release its shards to
-	// members of an earlier rank.
-	Doubtful bool
 	// Moves is how many running shards may be released now.
 	Moves int
 	// ClaimDelay is how long each rank waits for the previous one to claim a vacant shard.
@@ -230,7 +224,7 @@ func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
 	case best.Rank == Ready && p.self.Rank == Ready:
 		return best.ID, Moved, true
 	case best.Rank < p.self.Rank:
-		return best.ID, Unready, p.Yielding || (p.Failing || p.Doubtful) && p.hasProven(best)
+		return best.ID, Unready, p.Yielding || p.Failing && p.hasProven(best)
 	default:
 		return "", "", false
 	}

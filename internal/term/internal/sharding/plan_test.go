@@ -179,7 +179,7 @@ func drawInput(t *rapid.T) sharding.Input {
 	}
 	s := sharding.Input{
 		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), ClaimDelay: claimDelay, MinHold: minHold,
-		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"), Doubtful: rapid.Bool().Draw(t, "doubtful"),
+		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
@@ -312,7 +312,7 @@ func drawReadiness(t *rapid.T, ms []sharding.Member) []sharding.Member {
 }
 
 func drawRank(t *rapid.T) sharding.Rank {
-	return rapid.SampledFrom([]sharding.Rank{sharding.Ready, sharding.Able, sharding.Doubtful, sharding.Unable}).Draw(t, "rank")
+	return rapid.SampledFrom([]sharding.Rank{sharding.Ready, sharding.Able, sharding.Unable}).Draw(t, "rank")
 }
 
 // firstRank returns the earliest rank that a member has.
@@ -339,7 +339,6 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		// peerFor is how long the peer has its rank.
 		peerFor                     time.Duration
 		failing, yielding, recently bool
-		doubtful                    bool
 		number                      int
 		shard                       sharding.Shard
 		want                        sharding.Decision
@@ -382,18 +381,6 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		"running, self failing, released recently, peer ready: released": {
 			self: sharding.Unable, failing: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
 		},
-		"running, self doubtful, peer ready: released": {
-			self: sharding.Doubtful, doubtful: true, number: own, shard: running, want: release(own, sharding.Unready),
-		},
-		"running, self doubtful, peer able: released": {
-			self: sharding.Doubtful, peer: sharding.Able, peerFor: claimDelay, doubtful: true, number: own, shard: running, want: release(own, sharding.Unready),
-		},
-		"running, self doubtful for a moment, peer ready: kept": {self: sharding.Doubtful, number: own, shard: running},
-		"running, owned by peer, both doubtful: kept":           {self: sharding.Doubtful, peer: sharding.Doubtful, doubtful: true, number: peers, shard: running},
-		"running, self fails and is doubtful, peer doubtful: released": {
-			self: sharding.Unable, peer: sharding.Doubtful, peerFor: claimDelay, failing: true, doubtful: true, number: own, shard: running,
-			want: release(own, sharding.Unready),
-		},
 		"running, self able, peer ready: kept":                 {self: sharding.Able, number: own, shard: running},
 		"running, owned by peer, both able: kept":              {self: sharding.Able, peer: sharding.Able, number: peers, shard: running},
 		"running, owned by peer, self able, peer unable: kept": {self: sharding.Able, peer: sharding.Unable, number: peers, shard: running},
@@ -416,7 +403,7 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 			s := newInput(test.number, test.shard)
 			s.Members = append([]sharding.Member(nil), two...)
 			s.Members[0].Rank, s.Members[1].Rank, s.Members[1].RankFor = test.self, test.peer, test.peerFor
-			s.Failing, s.Yielding, s.ReleasedRecently, s.Doubtful = test.failing, test.yielding, test.recently, test.doubtful
+			s.Failing, s.Yielding, s.ReleasedRecently = test.failing, test.yielding, test.recently
 			if diff := cmp.Diff(test.want, sharding.Plan(s)); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
@@ -482,9 +469,9 @@ func TestPlan_ReleasesOnlyToMembersThatDoBetter(t *testing.T) {
 			self, to := ranks[s.Self], ranks[step.To]
 			isMove := step.Reason == sharding.Moved && self == sharding.Ready && to == sharding.Ready
 			isFailure := step.Reason == sharding.Unready && to < self &&
-				(s.Yielding || (s.Failing || s.Doubtful) && (to == sharding.Ready || !s.ReleasedRecently))
+				(s.Yielding || s.Failing && (to == sharding.Ready || !s.ReleasedRecently))
 			if !isMove && !isFailure {
-				t.Fatalf("%+v although ranks are %v, failing = %t, yielding = %t and doubtful = %t", step, ranks, s.Failing, s.Yielding, s.Doubtful)
+				t.Fatalf("%+v although ranks are %v, failing = %t and yielding = %t", step, ranks, s.Failing, s.Yielding)
 			}
 		}
 	})

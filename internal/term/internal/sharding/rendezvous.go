@@ -36,9 +36,6 @@ const (
 	Ready Rank = iota
 	// Able members can do the work now, but have not proven for long enough that they stay able.
 	Able
-	// Doubtful members may be unable to do the work. Nothing shows whether another one does it
-	// better.
-	Doubtful
 	// Unable members cannot do the work now.
 	Unable
 )
