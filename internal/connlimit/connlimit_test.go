@@ -106,17 +106,6 @@ func TestLimiter_LimitsConnections(t *testing.T) {
 	}
 }
 
-// Only refusals that may concern any client count as a lack of capacity.
-func TestLimiter_CountsRefusalsOfAll(t *testing.T) {
-	for reason, want := range map[string]uint64{tooManyConnections: 1, tooManyHandshakes: 1, tooManyStrangers: 0, tooManyOfAddress: 0, tooManyNewOfAddress: 0, tooManyControlFrames: 0} {
-		l := newLimiter(t, Config{})
-		l.refuse(&remote{from: "10.0.0.1:1"}, reason)
-		if got := l.RefusedOfAll(); got != want {
-			t.Errorf("%s: %d refusals of all clients, want %d", reason, got, want)
-		}
-	}
-}
-
 func TestLimiter_HandshakesOfManyAddressesAreBounded(t *testing.T) {
 	l, now := newLimiter(t, Config{MaxHandshakes: 40}), time.Now()
 	total := 0

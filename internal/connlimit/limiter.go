@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,9 +66,7 @@ const (
 type Limiter struct {
 	cfg     Config
 	refused *prometheus.CounterVec
-	// refusedOfAll are the connections that were refused whatever their client.
-	refusedOfAll atomic.Uint64
-	places       *places
+	places  *places
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -195,14 +192,6 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 func ofAddress(reason string) bool {
 	return reason == tooManyOfAddress || reason == tooManyHandshakesOfOne || reason == tooManyNewOfAddress
 }
-
-// ofAll returns whether a reason says that all clients together were too many. A stranger that
-// gives way to a newer one has had its time to prove an identity.
-func ofAll(reason string) bool { return reason == tooManyConnections || reason == tooManyHandshakes }
-
-// RefusedOfAll returns how many connections were refused so far because all clients together were
-// too many. Each of them may be of a client that did nothing wrong.
-func (l *Limiter) RefusedOfAll() uint64 { return l.refusedOfAll.Load() }
 
 // floods counts a refused connection, and returns whether its address has too many.
 func (l *Limiter) floods(from netip.Addr, now time.Time) bool {
@@ -543,9 +532,6 @@ func (l *Limiter) forget(c *conn) {
 // refuse closes a connection without the orderly end of TCP, whose state would remain for a minute.
 func (l *Limiter) refuse(c net.Conn, reason string) {
 	l.refused.WithLabelValues(reason).Inc()
-	if ofAll(reason) {
-		l.refusedOfAll.Add(1)
-	}
 	raw := c
 	if limited, ok := c.(*conn); ok {
 		raw = limited.Conn

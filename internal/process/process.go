@@ -150,20 +150,16 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		return err
 	}
 	peers.Tracing = p.tracing.Client()
-	connections, err := connlimit.New(cfg.RPC.Connections, registry, "grpc")
-	if err != nil {
-		return err
-	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections, HTTP: p.http.service,
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, HTTP: p.http.service,
 		Peers: peers, Tracer: p.tracing.Tracer(p.program.Name), Logger: p.logger, Metrics: registry, Ready: p.ready, Decisions: p.decisions, LoopSelection: cfg.Loops, Shadow: p.shadow,
 	})
 	if err != nil {
 		return &UsageError{Err: err} // constructors contact no server, so only a setting can make them fail
 	}
 	p.ready.Add("loops", forServingOnly(p.service.Loops().CheckReady))
-	return p.buildServers(cfg, registry, connections)
+	return p.buildServers(cfg, registry)
 }
 
 // peersOf returns how to dial other servers. All connections have one identity, so that a new one
@@ -196,7 +192,11 @@ func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
 // kubeProbePeriod is the period of requests to the kube-apiserver's /readyz.
 const kubeProbePeriod = 2 * time.Second
 
-func (p *Process) buildServers(cfg Config, registry *prometheus.Registry, connections *connlimit.Limiter) error {
+func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
+	connections, err := connlimit.New(cfg.RPC.Connections, registry, "grpc")
+	if err != nil {
+		return err
+	}
 	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
 		Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections,
@@ -208,7 +208,6 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry, connec
 	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
 		deps.Authenticator = p.access.authenticator
 	}
-	var err error
 	p.rpc, err = rpcserver.New(cfg.RPC, deps)
 	if err != nil {
 		return &UsageError{Err: err}

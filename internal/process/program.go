@@ -13,7 +13,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
-	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -106,8 +105,6 @@ type Deps struct {
 	// Audit records mutations and denials that a handler decides, such as one item of a batch. It
 	// is nil without an audit log, and nil records nothing.
 	Audit *audit.Log
-	// Connections limits those of the gRPC server.
-	Connections *connlimit.Limiter
 	// HTTP decides about the requests of further HTTP servers; nil with --insecure.
 	HTTP *httpaccess.Access
 	// Tracer starts the spans of the service. It is off without --tracing-endpoint.

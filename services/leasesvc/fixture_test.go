@@ -25,7 +25,6 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
-	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -63,7 +62,6 @@ type setup struct {
 	loops      []string // selected in addition to the default ones
 	etcd       clientv3.KV
 	shadow     *shadow.Trackers // nil for no dry run
-	limiter    *connlimit.Limiter
 }
 
 // newFixture starts a service. Without a leadership, it waits until the service holds all shards.
@@ -88,7 +86,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	f.service, err = leasesvc.New(cfg, leasesvc.Deps{
 		Member: member, Kube: f.kube, Leadership: leadership, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Metrics: f.registry, LoopSelection: slices.Concat([]string{"*"}, s.loops), Etcd: s.etcd,
-		Shadow: s.shadow, Connections: s.limiter,
+		Shadow: s.shadow,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -47,10 +46,8 @@ type Service struct {
 	cfg        Config
 	member     string // the ID of this replica
 	leadership Leadership
-	// connections is nil if no limit refuses one.
-	connections *connlimit.Limiter
-	logger      *slog.Logger
-	decisions   *decisions.Log
+	logger     *slog.Logger
+	decisions  *decisions.Log
 
 	leases     *writebackcontroller.LeaseWriter
 	writes     *writebackcontroller.Metrics
@@ -76,7 +73,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards, cfg.AgentServiceAccounts...), heldShards: sessioncontroller.NewHeldShards()},
-		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, connections: deps.Connections, logger: deps.Logger, decisions: deps.Decisions,
+		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger, decisions: deps.Decisions,
 	}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {
@@ -85,7 +82,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
-	s.nodeHealth.evictions, s.nodeHealth.receipts = s.eviction.controller, s.Receipts
+	s.nodeHealth.evictions = s.eviction.controller
 	s.nodeHealth.dryRun = func(loop string) bool { return s.runner.DryRun(loop) }
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
@@ -113,15 +110,10 @@ func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 	if deps.Etcd == nil {
 		return nil
 	}
-	cfg := sessioncontroller.CheckpointsConfig{
+	return sessioncontroller.NewCheckpoints(sessioncontroller.CheckpointsConfig{
 		Store:   sessioncontroller.NewCheckpointStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
-		NodeGrace: s.cfg.NodeHealth.GracePeriod,
-	}
-	if s.nodeHealth.enabled {
-		cfg.NodeSilences, cfg.Doubt = nodeSilencesOf(s.nodeHealth.publisher), s.nodeHealth.receiverDoubt
-	}
-	return sessioncontroller.NewCheckpoints(cfg)
+	})
 }
 
 func newForwarder(deps Deps) *api.Forwarder {
@@ -195,15 +187,6 @@ func (s *Service) Counts() map[string]int64 {
 		"leases": int64(c.Total()), "alive": int64(c.Alive), "suspect": int64(c.Suspect), "expired": int64(c.Expired),
 		"lease_writes": s.writes.Written(), "streams": s.leaseAPI.OpenStreams(),
 	}
-}
-
-// Receipts returns what this replica has received of the beats of holders, from memory.
-func (s *Service) Receipts() sessioncontroller.Receipts {
-	receipts := s.leaseAPI.Receipts()
-	if s.connections != nil {
-		receipts.Refused += s.connections.RefusedOfAll()
-	}
-	return receipts
 }
 
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.

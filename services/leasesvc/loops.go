@@ -163,9 +163,7 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 // another replica takes over. While the loop of the session controller does not run, the shard is
 // held and has no sessions.
 func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
-	inherited := s.checkpoints.Restore(ctx, t)
 	held := sessioncontroller.NewHeldShard(ctx, t.Shard(), t.Epoch())
-	held.Inherit(inherited.Nodes)
 	defer held.Drain()
 	s.heldShards.Add(held)
 	defer s.heldShards.Remove(held)
@@ -173,7 +171,7 @@ func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 	defer ticker.Stop()
 	for {
 		if sessions := s.sessions.Load(); sessions != nil {
-			return s.serveSessions(ctx, t, sessions, held, inherited)
+			return s.serveSessions(ctx, t, sessions, held)
 		}
 		select {
 		case <-ctx.Done():
@@ -183,15 +181,13 @@ func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 	}
 }
 
-// serveSessions starts with the silent holders that the term inherits, and keeps the checkpoint of
-// the shard up to date.
-func (s *Service) serveSessions(
-	ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *sessioncontroller.HeldShard, inherited sessioncontroller.Inherited,
-) error {
+// serveSessions starts with the checkpoint of the shard's silent holders and keeps it up to date.
+func (s *Service) serveSessions(ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *sessioncontroller.HeldShard) error {
+	silences, empty := s.checkpoints.Restore(ctx, t)
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	saving.Go(func() { s.checkpoints.Save(ctx, t, sessions, inherited) })
-	return sessions.RunShard(held, inherited.Sessions...)
+	saving.Go(func() { s.checkpoints.Save(ctx, t, sessions, empty) })
+	return sessions.RunShard(held, silences...)
 }

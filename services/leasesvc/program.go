@@ -13,7 +13,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authz"
-	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -50,8 +49,6 @@ type Deps struct {
 	Authorizer *authz.Authorizer
 	// Audit records takeovers, releases and refused holders; nil records nothing.
 	Audit *audit.Log
-	// Connections limits those of holders; nil refuses none.
-	Connections *connlimit.Limiter
 	// Tracer starts the spans of node health.
 	Tracer tracing.Tracer
 	// Logger is required.
@@ -109,7 +106,6 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Dial:          dialer(deps),
 		Authorizer:    deps.Authorizer,
 		Audit:         deps.Audit,
-		Connections:   deps.Connections,
 		Tracer:        deps.Tracer,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,

@@ -2,7 +2,6 @@ package leasesvc_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,7 +20,6 @@ import (
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
-	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc"
@@ -84,15 +82,13 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	able := observe.NewChecks()
 	r.service, err = leasesvc.New(p.config, leasesvc.Deps{
 		Member: member, Kube: kube, Leadership: r.candidate, Etcd: etcd, Dial: dialLoopback, Logger: logger,
-		Metrics: r.registry, LoopSelection: append([]string{"*"}, p.loops...), Able: able,
+		Metrics: r.registry, LoopSelection: append([]string{"*"}, p.loops...),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.followChecks(able))
 	r.serve(killable, logger, func() { _ = etcd.Close() })
 	connection, err := dialLoopback(r.address)
 	if err != nil {
@@ -102,22 +98,6 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	r.client, r.peers = leasev1.NewHeartbeatServiceClient(connection), leasev1.NewPeerServiceClient(connection)
 	r.leases = leasev1.NewLeaseServiceClient(connection)
 	return r
-}
-
-// followChecks tells the candidate what the checks say, as a process does.
-func (r *replica) followChecks(able *observe.Checks) (stop func()) {
-	end := background(func(ctx context.Context) error {
-		for ticker := time.NewTicker(100 * time.Millisecond); ; {
-			r.candidate.SetUnready(errors.Join(able.Failed()...))
-			select {
-			case <-ctx.Done():
-				ticker.Stop()
-				return nil
-			case <-ticker.C:
-			}
-		}
-	})
-	return func() { _ = end() }
 }
 
 // serve runs the replica until stop or kill.

@@ -488,26 +488,3 @@ func TestRequests_OfClientsHaveNoAgeOfReceiptAndNoForwarder(t *testing.T) {
 		t.Errorf("looked at %v", seen)
 	}
 }
-
-// Beats of refused callers are no evidence that beats arrive.
-func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
-	f := newFixture(t, setup{})
-	thief := f.openAs(t, node("thief"))
-	thief.register(holders(0, 3)...)
-	if _, err := f.beat(t, node("thief"), unary(1, holders(0, 3))); err != nil {
-		t.Fatal(err)
-	}
-	thief.serving.end(f.server, true)
-	if got := f.server.Receipts(); got.Beats != 0 || got.Streams != 0 || got.LostStreams != 0 {
-		t.Errorf("receipts %+v, want none", got)
-	}
-	own := f.openAs(t, node("node-0"))
-	own.register(holders(0, 1)...)
-	if got := f.server.Receipts(); got.Beats != 1 || got.Streams != 1 {
-		t.Errorf("receipts %+v, want one beat and one stream", got)
-	}
-	own.serving.end(f.server, true)
-	if got := f.server.Receipts(); got.Streams != 0 || got.LostStreams != 1 {
-		t.Errorf("receipts %+v, want one lost stream", got)
-	}
-}

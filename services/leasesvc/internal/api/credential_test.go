@@ -26,9 +26,7 @@ type openStream struct {
 	heartbeatStream
 	t         *testing.T
 	ctx       context.Context
-	cancel    context.CancelCauseFunc
 	requests  chan *leasev1.StreamHeartbeatsRequest
-	failure   chan error // what RecvMsg or SendMsg returns, whichever the handler calls next
 	responses chan *leasev1.StreamHeartbeatsResponse
 	ended     chan error
 	sequence  uint64
@@ -40,16 +38,15 @@ func (f *fixture) openStreamAs(t *testing.T, caller *authn.Caller) *openStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancelCause(begun)
+	ctx, cancel := context.WithCancel(begun)
 	s := &openStream{
-		t: t, ctx: ctx, cancel: cancel, requests: make(chan *leasev1.StreamHeartbeatsRequest), failure: make(chan error),
-		responses: make(chan *leasev1.StreamHeartbeatsResponse), ended: make(chan error, 1),
+		t: t, ctx: ctx, requests: make(chan *leasev1.StreamHeartbeatsRequest), responses: make(chan *leasev1.StreamHeartbeatsResponse), ended: make(chan error, 1),
 	}
 	go func() {
 		s.ended <- f.server.StreamHeartbeats(s)
-		cancel(nil) // as gRPC does
+		cancel() // as gRPC does
 	}()
-	t.Cleanup(func() { cancel(nil) })
+	t.Cleanup(cancel)
 	return s
 }
 
@@ -60,8 +57,6 @@ func (s *openStream) RecvMsg(into any) error {
 	case request := <-s.requests:
 		proto.Merge(into.(proto.Message), request)
 		return nil
-	case err := <-s.failure:
-		return err
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err()
 	}
@@ -75,10 +70,8 @@ func (s *openStream) SendMsg(message any) error {
 	select {
 	case s.responses <- proto.Clone(message.(proto.Message)).(*leasev1.StreamHeartbeatsResponse):
 		return nil
-	case err := <-s.failure:
-		return err
 	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
+		return s.ctx.Err()
 	}
 }
 

@@ -109,7 +109,6 @@ func (b *beatBatch) add(ctx context.Context, forwarded *leasev1.ForwardedBeat, a
 
 // process returns the results of all beats.
 func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
-	b.server.beats.Add(uint64(len(b.batch.Registrations)))
 	sessions, err := b.server.runningSessions()
 	if err != nil {
 		return nil, err

@@ -233,27 +233,17 @@ func (m *meter) idle(now time.Time) bool {
 }
 
 // admitRegistrations returns how many of n registrations of a sender are admitted: no more than its
-// share, so that one identity does not keep out the others. It counts what this replica refuses to
-// all senders: such a holder may be a living one that does not reach the replica in time.
+// share, so that one identity does not keep out the others.
 func (s *Server) admitRegistrations(sender *sender, now time.Time, n int) int {
 	if sender != nil {
 		n = sender.meter.registrations.admit(now, n)
 	}
-	admitted := s.registrations.admit(now, n)
-	s.refusedHolders.Add(uint64(n - admitted))
-	return admitted
+	return s.registrations.admit(now, n)
 }
 
-// admitStream returns whether a sender may open a stream now, and counts as admitRegistrations.
+// admitStream returns whether a sender may open a stream now.
 func (s *Server) admitStream(sender *sender, now time.Time) bool {
-	if sender != nil && sender.meter.newStreams.admit(now, 1) == 0 {
-		return false
-	}
-	if s.newStreams.admit(now, 1) == 0 {
-		s.refusedHolders.Add(1)
-		return false
-	}
-	return true
+	return (sender == nil || sender.meter.newStreams.admit(now, 1) == 1) && s.newStreams.admit(now, 1) == 1
 }
 
 // directive counts a message and returns what the sender must be told beside the answer. An error

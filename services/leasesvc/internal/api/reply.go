@@ -17,6 +17,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
+// fullRetryAfter is when a holder may try again that found a full table.
+const fullRetryAfter = time.Minute
+
 // noLeaderRetryAfter is when a holder may try again while no replica leads its shard.
 const noLeaderRetryAfter = 500 * time.Millisecond
 
@@ -66,13 +69,10 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		return &leasev1.Rejection{
 			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
 			Message:    fmt.Sprintf("user %q has opened %d leases here (--max-leases-per-identity)", registration.Owner, r.server.MaxLeasesPerIdentity),
-			RetryAfter: durationpb.New(jitter(2 * sessioncontroller.FullRetryAfter)),
+			RetryAfter: durationpb.New(jitter(2 * fullRetryAfter)),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
-	if result.Outcome == session.Full {
-		r.server.fullHolders.Add(1)
-	}
 	if result.Outcome == session.TookOver {
 		r.server.reportTakeover(r.caller, r.method, registration.Holder)
 	}
@@ -177,7 +177,7 @@ func rejectionOf(outcome session.Outcome, supersededFor time.Duration) *leasev1.
 	case session.Full:
 		return &leasev1.Rejection{
 			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
-			Message: "this replica keeps no further leases", RetryAfter: durationpb.New(sessioncontroller.FullRetryAfter),
+			Message: "this replica keeps no further leases", RetryAfter: durationpb.New(fullRetryAfter),
 		}
 	case session.Unknown:
 		return &leasev1.Rejection{

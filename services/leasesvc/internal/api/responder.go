@@ -39,7 +39,6 @@ type responder struct {
 	sessions Sessions
 	caller   *authn.Caller
 	sender   *sender
-	serving  serving
 
 	handles  []handle      // a handle on the wire is an index plus one
 	boots    []string      // referenced by handles
@@ -100,7 +99,6 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	if len(request.Registrations) > 0 {
 		r.authorize(ctx, request)
 	}
-	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(r.batch.Registrations)))
 	r.response.Directive = directive
 	silence, grant := r.beat(request)
 	if grant.Interval != 0 {
@@ -335,7 +333,6 @@ func (r *responder) addHandle(result *sessioncontroller.RegisterResult, registra
 		shard: uint16(registration.Shard), grant: r.grantIndex(result.BeatGrant),
 	})
 	r.live++
-	r.serving.begin(r.server)
 	return &leasev1.RegistrationResult{
 		Handle: uint32(len(r.handles)), Result: &leasev1.RegistrationResult_Grant{Grant: grantOf(result.Grant)},
 	}

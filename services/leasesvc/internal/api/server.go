@@ -115,13 +115,6 @@ type Server struct {
 	senders       *senders
 	reviews       keptReviews
 	openStreams   atomic.Int64
-	// servingStreams are the open streams on which a holder was registered.
-	servingStreams atomic.Int64
-	lostStreams    atomic.Uint64
-	// refusedHolders were refused at a limit of this replica, fullHolders because the table is
-	// full.
-	refusedHolders, fullHolders atomic.Uint64
-	beats                       atomic.Uint64 // received of callers that may send them
 }
 
 // New returns a Server. It starts nothing.
@@ -151,14 +144,6 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
-
-// Receipts returns what this replica has received of holders so far, from memory. Nothing of a
-// caller that may not beat is in them: they are evidence about the network.
-func (s *Server) Receipts() sessioncontroller.Receipts {
-	return sessioncontroller.Receipts{
-		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(), Refused: s.refusedHolders.Load(), Full: s.fullHolders.Load(),
-	}
-}
 
 // runningSessions returns the session controller, or sessioncontroller.ErrStopped while its loop
 // does not run.

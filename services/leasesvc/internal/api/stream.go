@@ -7,12 +7,10 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -49,8 +47,6 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		sender.credential = credential
 	}
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, caller, sender)}
-	var ended outcome
-	defer func() { stream.responder.serving.end(s, isLost(rpc.Context(), ended)) }()
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
 	// cannot return. So another goroutine receives. It ends after this handler has returned,
@@ -59,19 +55,18 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	go stream.run(done)
 	for {
 		select {
-		case ended = <-done:
-			ended.repanic()
-			if errors.Is(ended.err, sessioncontroller.ErrStopped) {
-				return stream.end(ended.err)
+		case outcome := <-done:
+			outcome.repanic()
+			if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
+				return stream.end(outcome.err)
 			}
-			return s.statusOf(ended.err)
+			return s.statusOf(outcome.err)
 		case <-lost:
 			return stream.end(sessioncontroller.ErrStopped)
 		case <-sessions.Done():
 			return stream.end(sessioncontroller.ErrStopped)
 		case <-rpc.Context().Done():
-			ended.err = context.Cause(rpc.Context())
-			return stream.end(ended.err)
+			return stream.end(context.Cause(rpc.Context()))
 		case err := <-credential.reviewed:
 			if err := credential.apply(err); err != nil {
 				s.metrics.rejectedStreams.WithLabelValues("not_authenticated").Inc()
@@ -86,49 +81,6 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	}
 }
 
-// serving counts a stream from its first registered holder to its end.
-type serving struct {
-	state atomic.Int32 // 0, and then servingBegun, servingEnded or both in turn
-}
-
-const (
-	servingBegun = 1
-	servingEnded = 2
-)
-
-// begin is called with each registered holder.
-func (v *serving) begin(s *Server) {
-	if v.state.Load() == 0 && v.state.CompareAndSwap(0, servingBegun) {
-		s.servingStreams.Add(1)
-	}
-}
-
-// end is called once, at the end of the stream.
-func (v *serving) end(s *Server, lost bool) {
-	if v.state.Swap(servingEnded) != servingBegun {
-		return
-	}
-	s.servingStreams.Add(-1)
-	if lost {
-		s.lostStreams.Add(1)
-	}
-}
-
-// isLost returns true if a stream ended because its client is gone. ctx is the context of the
-// stream. It has a cause with a reason if this replica ended the stream. RecvMsg returns by gRPC's
-// context, from which ctx is derived, so ctx may end after an error of RecvMsg.
-func isLost(ctx context.Context, ended outcome) bool {
-	if rpcerror.ReasonOf(ended.err) != "" || rpcerror.ReasonOf(context.Cause(ctx)) != "" {
-		return false
-	}
-	if !ended.transport && ctx.Err() == nil {
-		return false // a call that a response needs has failed
-	}
-	code := status.Code(ended.err)
-	return errors.Is(ended.err, context.Canceled) || errors.Is(ended.err, context.DeadlineExceeded) ||
-		code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable
-}
-
 // stream is the transport of one heartbeat stream. Its responder belongs to the goroutine in run.
 type stream struct {
 	rpc       heartbeatStream
@@ -141,10 +93,9 @@ type stream struct {
 
 // outcome is how the receiving goroutine ended.
 type outcome struct {
-	err       error
-	transport bool // err is an error of RecvMsg or SendMsg
-	panic     any
-	stack     []byte
+	err   error
+	panic any
+	stack []byte
 }
 
 // repanic panics in the handler's goroutine if the receiving goroutine panicked, so that only this
@@ -161,26 +112,26 @@ func (s *stream) run(done chan<- outcome) {
 			done <- outcome{panic: value, stack: debug.Stack()}
 		}
 	}()
-	done <- s.serve()
+	done <- outcome{err: s.serve()}
 }
 
-func (s *stream) serve() outcome {
+func (s *stream) serve() error {
 	r := s.responder
 	for {
 		if err := s.rpc.RecvMsg(&r.request); err != nil {
 			if errors.Is(err, io.EOF) {
-				return outcome{}
+				return nil
 			}
-			return outcome{err: err, transport: true}
+			return err
 		}
 		if err := r.respond(s.rpc.Context(), &r.request); err != nil {
-			return outcome{err: err}
+			return err
 		}
 		if sent, err := s.send(&r.response); err != nil || !sent {
-			return outcome{err: err, transport: true}
+			return err
 		}
 		if r.superseded && r.live == 0 {
-			return outcome{err: sessioncontroller.ErrSuperseded}
+			return sessioncontroller.ErrSuperseded
 		}
 		r.releaseMemory()
 	}

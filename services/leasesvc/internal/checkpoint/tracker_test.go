@@ -116,18 +116,22 @@ func TestTracker_ExpiredHoldersAreRefreshed(t *testing.T) {
 // seldom as other writes.
 func TestTracker_GrowingSilencesAreRefreshed(t *testing.T) {
 	f := newFixture(t)
-	f.tracker = checkpoint.NewTracker(map[string]checkpoint.Rule{"node": {TTL: 20 * time.Second}}, true)
+	rule := nodeRule()
+	rule.TTL = time.Minute
+	f.tracker = checkpoint.NewTracker(map[string]checkpoint.Rule{"node": rule}, true)
 	at := func(seconds int) checkpoint.Entry { return silent("n1", time.Duration(seconds)*time.Second) }
-	f.expect("silent", f.look(at(5)), checkpoint.Put, at(5))
-	for seconds := 6; seconds <= 40; seconds++ {
+	f.expect("suspect", f.look(at(13)), checkpoint.Put, at(13))
+	for seconds := 14; seconds < 70; seconds++ {
 		f.now = f.now.Add(time.Second)
 		f.look(at(seconds))
 	}
-	// 5 s, then every 3 s up to 20 s, the grace period: a longer silence counts no more.
-	if want := 6; f.writes != want {
+	// 13 s, then every 3 s up to 50 s, which leave MinGrace: a longer silence counts no more.
+	if want := 13; f.writes != want {
 		t.Errorf("%d writes, want %d", f.writes, want)
 	}
-	f.expect("beyond the grace period", f.look(at(41)), checkpoint.None, at(20))
+	f.expect("the next replica leaves MinGrace", f.look(at(69)), checkpoint.None, at(49))
+	f.now = f.now.Add(time.Second)
+	f.expect("expired for MinGrace", f.look(at(70)), checkpoint.Put, at(70))
 }
 
 // A holder may beat and fall silent again between two looks, under the same boot or another.

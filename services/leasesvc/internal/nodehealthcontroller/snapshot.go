@@ -33,14 +33,6 @@ type Snapshot struct {
 	unknown, held, notReady, cutOff NamedNodes
 }
 
-// ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
-// connections fell silent together.
-type ReceiverDoubt struct{ Since, Until monotonic.Instant }
-
-// Refusals is a time in which this replica refuses connections or holders for lack of capacity, and
-// in which a Node that falls silent is not marked.
-type Refusals struct{ Since, Until monotonic.Instant }
-
 // NamedNodes are Nodes of which the first ones are named.
 type NamedNodes struct {
 	Count int

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
@@ -30,35 +29,15 @@ const (
 	// checkpointTimeout bounds one read or write. No holder of a shard is heard before its
 	// checkpoint has been read.
 	checkpointTimeout = 2 * time.Second
-	// leaseOnlyClass marks the Nodes without a session in a checkpoint. No class can have this
-	// name. The boot of such an entry is the UID of the Node.
-	leaseOnlyClass = "node.lease"
 )
 
-// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences and Doubt if node
-// health does not run.
+// CheckpointsConfig configures Checkpoints. Metrics may be nil.
 type CheckpointsConfig struct {
 	Store   *CheckpointStore
 	Catalog *class.Catalog
 	Classes []class.Class
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
-	// NodeSilences returns the Nodes of a shard that have no session and are silent; false while
-	// node health does not judge the shard. It does not block.
-	NodeSilences func(shard int) (silences []NodeSilence, judged bool)
-	// Doubt returns for how long this replica has doubted that it hears living holders; false if it
-	// does not. It does not block.
-	Doubt func() (lasted time.Duration, doubts bool)
-	// NodeGrace is the grace period of Nodes without a session.
-	NodeGrace time.Duration
-}
-
-// Inherited is what a term inherits from the previous one.
-type Inherited struct {
-	Sessions []session.Silence
-	Nodes    []NodeSilence
-	// Empty says that nothing is stored.
-	Empty bool
 }
 
 // Checkpoints stores which holders of a shard are silent, and restores that after a takeover. It is
@@ -90,25 +69,21 @@ func NewCheckpoints(cfg CheckpointsConfig) *Checkpoints {
 		s := cfg.Classes[i].Session()
 		c.rules[s.Name] = checkpoint.Rule{Suspect: s.Suspect, TTL: s.TTL, MinGrace: s.Interval + ReconnectTime}
 	}
-	if c.NodeSilences != nil {
-		// Node health decides which silences are stored, and how long it observes a Node itself.
-		c.rules[leaseOnlyClass] = checkpoint.Rule{TTL: c.NodeGrace}
-	}
 	return c
 }
 
-// Restore returns the holders of a shard, and its Nodes without a session, that were silent under
-// its previous term. It returns within two seconds. If the checkpoint cannot be read, each gets a
-// full grace period.
-func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) Inherited {
+// Restore returns the holders of a shard that were silent under its previous term, and whether
+// nothing is stored. It returns within two seconds. If the checkpoint cannot be read, every holder
+// gets a full grace period.
+func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) (silences []session.Silence, empty bool) {
 	if c == nil {
-		return Inherited{Empty: true}
+		return nil, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	value, err := c.Store.Read(ctx, t.Shard())
 	if err == nil && value == nil {
-		return Inherited{Empty: true}
+		return nil, true
 	}
 	var entries []checkpoint.Entry
 	if err == nil {
@@ -117,29 +92,18 @@ func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) Inherited {
 	if err != nil {
 		c.holders.WithLabelValues("unreadable").Inc()
 		c.Logger.Warn("cannot read checkpoint; every holder gets a full grace period", "shard", t.Shard(), "error", err)
-		return Inherited{}
+		return nil, false
 	}
-	var inherited Inherited
 	for _, e := range entries {
-		if e.Class == leaseOnlyClass {
-			inherited.Nodes = c.restoreNode(inherited.Nodes, e, t.Shard())
-		} else if silence, silent := c.restoreEntry(e, t.Shard()); silent {
-			inherited.Sessions = append(inherited.Sessions, silence)
+		if silence, silent := c.restoreEntry(e, t.Shard()); silent {
+			silences = append(silences, silence)
 		}
 	}
-	return inherited
+	return silences, false
 }
 
-// restoreNode appends a Node without a session.
-func (c *Checkpoints) restoreNode(nodes []NodeSilence, e checkpoint.Entry, shard int) []NodeSilence {
-	if c.NodeSilences == nil || c.Catalog.Shard(class.Node, e.Name) != shard {
-		c.holders.WithLabelValues("foreign").Inc()
-		return nodes
-	}
-	c.holders.WithLabelValues("less_grace").Inc()
-	return append(nodes, NodeSilence{Name: e.Name, UID: types.UID(e.Boot), For: e.Silence})
-}
-
+// restoreEntry skips entries of a class that is not served. One is "node.lease", with which older
+// versions stored Nodes without a session.
 func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Silence, silent bool) {
 	id, served := c.Catalog.ByName(e.Class)
 	if !served || c.Catalog.Shard(e.Class, e.Name) != shard {
@@ -161,14 +125,14 @@ func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Sil
 }
 
 // Save keeps the checkpoint of a shard up to date until its term or sessions end, and returns after
-// its last write. inherited is what Restore returned.
-func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controller, inherited Inherited) {
+// its last write. empty is what Restore returned.
+func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controller, empty bool) {
 	if c == nil {
 		return
 	}
 	start := time.Now()
 	now := func() monotonic.Instant { return monotonic.Instant(time.Since(start)) }
-	tracker, failing := checkpoint.NewTracker(c.rules, inherited.Empty), false
+	tracker, failing := checkpoint.NewTracker(c.rules, empty), false
 	ticker := time.NewTicker(checkpointPeriod)
 	defer ticker.Stop()
 	for {
@@ -179,15 +143,14 @@ func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controll
 			return
 		case <-ticker.C:
 		}
-		nodes := c.nodes(t.Shard(), inherited.Nodes)
-		if counts := sessions.Counts(); tracker.Empty() && counts.Suspect+counts.Expired+len(nodes) == 0 {
+		if counts := sessions.Counts(); tracker.Empty() && counts.Suspect+counts.Expired == 0 {
 			continue // the usual case; Silences would walk through all sessions
 		}
 		silences, held := c.silences.get(ctx, sessions, t.Shard())
 		if !held {
 			continue
 		}
-		plan := tracker.Plan(now(), append(c.entries(silences), nodes...))
+		plan := tracker.Plan(now(), c.entries(silences))
 		switch err := c.apply(ctx, t, plan); {
 		case err == nil:
 			tracker, failing = tracker.Applied(now(), plan), false
@@ -202,38 +165,12 @@ func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controll
 	}
 }
 
-// entries leaves out the holders that fell silent during a doubt, or less than a grace period
-// before it: the next replica may hear them, and gives them a full grace period.
 func (c *Checkpoints) entries(silences []session.Silence) []checkpoint.Entry {
-	lasted, doubts := time.Duration(0), false
-	if c.Doubt != nil {
-		lasted, doubts = c.Doubt()
-	}
 	entries := make([]checkpoint.Entry, 0, len(silences))
 	for _, s := range silences {
-		if doubts && s.For < lasted+c.Catalog.Get(s.Holder.Key.Class).Grace {
-			continue
-		}
 		entries = append(entries, checkpoint.Entry{
 			Class: c.Catalog.Get(s.Holder.Key.Class).Name, Name: s.Holder.Key.Name, Boot: s.Holder.Boot, Silence: s.For,
 		})
-	}
-	return entries
-}
-
-// nodes returns the entries of Nodes without a session. Until node health judges the shard they are
-// those that the term inherited.
-func (c *Checkpoints) nodes(shard int, inherited []NodeSilence) []checkpoint.Entry {
-	if c.NodeSilences == nil {
-		return nil
-	}
-	silences, judged := c.NodeSilences(shard)
-	if !judged {
-		silences = inherited
-	}
-	var entries []checkpoint.Entry
-	for _, n := range silences {
-		entries = append(entries, checkpoint.Entry{Class: leaseOnlyClass, Name: n.Name, Boot: string(n.UID), Silence: n.For})
 	}
 	return entries
 }

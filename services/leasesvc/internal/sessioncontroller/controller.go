@@ -307,22 +307,3 @@ func (c *Controller) PausedTime() time.Duration { return time.Duration(c.counts.
 
 // LateTime is the total time by which the owner ran later than with every tick, pauses included.
 func (c *Controller) LateTime() time.Duration { return time.Duration(c.counts.late.Load()) }
-
-// Receipts are what this replica receives of the beats of holders, since its process began.
-type Receipts struct {
-	// Beats are the beats received over streams, by unary calls and from peers, accepted or not.
-	Beats uint64
-	// Streams is the number of open heartbeat streams.
-	Streams int
-	// LostStreams are the streams that ended although neither this replica nor the client ended
-	// them in order: the connection was lost, or the client is gone.
-	LostStreams uint64
-	// Refused are the holders that were refused at the rate of registrations, the streams that were
-	// refused at the rate of new streams, and the connections that were refused, each at a limit of
-	// the replica and not of one client. Full are the holders that were refused because the table
-	// was full. They return after FullRetryAfter, and up to a half of that more.
-	Refused, Full uint64
-}
-
-// FullRetryAfter is when a holder may try again that found a full table.
-const FullRetryAfter = time.Minute

@@ -5,9 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // HeldShard is one shard during one term. All writers of Leases and Nodes write under it: a writer
@@ -17,8 +14,7 @@ type HeldShard struct {
 	id     int
 	epoch  int64
 	ctx    context.Context
-	nodes  map[string]NodeSilence // by name; not changed after Inherit
-	writes sync.WaitGroup         // in flight; none is added once closed is set
+	writes sync.WaitGroup // in flight; none is added once closed is set
 
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -27,32 +23,6 @@ type HeldShard struct {
 // NewHeldShard returns a shard that is held until ctx ends. ctx must carry the term.
 func NewHeldShard(ctx context.Context, id int, epoch int64) *HeldShard {
 	return &HeldShard{ctx: ctx, id: id, epoch: epoch}
-}
-
-// NodeSilence is for how long the holders of a shard have observed a Node without a session and
-// without another sign of life.
-type NodeSilence struct {
-	Name string
-	UID  types.UID
-	For  time.Duration
-}
-
-// Inherit sets the Nodes without a session that were silent under the previous term. It is called
-// before other goroutines have the shard.
-func (s *HeldShard) Inherit(silences []NodeSilence) {
-	s.nodes = make(map[string]NodeSilence, len(silences))
-	for _, n := range silences {
-		s.nodes[n.Name] = n
-	}
-}
-
-// NodeSilence returns how long a Node without a session had been silent when the term began, or
-// less; 0 if that is not known.
-func (s *HeldShard) NodeSilence(name string, uid types.UID) time.Duration {
-	if n, known := s.nodes[name]; known && n.UID == uid {
-		return n.For
-	}
-	return 0
 }
 
 // ID returns the number of the shard.
