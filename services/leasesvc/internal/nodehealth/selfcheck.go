@@ -90,6 +90,9 @@ func (m SilentGroups) Equal(other SilentGroups) bool {
 	return slices.Equal(m.Zones, other.Zones) && slices.Equal(m.Shards, other.Shards)
 }
 
+// Empty returns whether nothing is named.
+func (m SilentGroups) Empty() bool { return len(m.Zones) == 0 && len(m.Shards) == 0 }
+
 // Zone returns whether a zone is named.
 func (m SilentGroups) Zone(name string) bool {
 	_, found := slices.BinarySearch(m.Zones, name)

@@ -362,12 +362,16 @@ func (r *run) logState(plan *nodehealth.Plan) {
 	}
 	if plan.CutOff != r.loggedCutOff {
 		r.loggedCutOff = plan.CutOff
-		r.Logger.Warn("kubelets reach no kube-apiserver, while their agents live", "nodes", plan.CutOff)
+		r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff)
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence
-		r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
-			"shards", plan.MassSilence.Shards, "held", plan.Held)
+		if plan.MassSilence.Empty() {
+			r.Logger.Info("no nodes wait for a self-check any more")
+		} else {
+			r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
+				"shards", plan.MassSilence.Shards, "held", plan.Held)
+		}
 		r.Decisions.Record(decisions.Decision{Action: decisions.NodesHeld, Message: massSilenceText(plan.MassSilence, plan.Held)})
 	}
 }

@@ -124,7 +124,7 @@ func Table() []Entry {
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries(), []Entry{
-		{Kind: CallsCutLong, Long: true, LeavesOne: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than a silent node needs to be marked after its leader has doubted that it hears nodes"},
+		{Kind: CallsCutLong, Long: true, LeavesOne: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than each grace period"},
 	})
 }
 
