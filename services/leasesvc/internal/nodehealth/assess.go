@@ -140,8 +140,9 @@ func (r Rules) signAfterExpiry(s *NodeState) sign {
 }
 
 // besideBeat returns how long after the last beat a sign of the kubelet's own proves no more than
-// the beat: 6 s by default, which is more than one interval of the beats. A kubelet that lives gives
-// its next sign in time: it renews its Lease after 10.4 s at most, so within 16.4 s of the beat.
+// the beat: 6 s by default, which is more than one interval of the beats. A kubelet that lives
+// gives its next sign in time: it renews its Lease after 10.4 s at most, so within 16.4 s of the
+// beat.
 func (r Rules) besideBeat() time.Duration { return r.SessionGrace * 3 / 10 }
 
 // worthOfBeat returns how long a Node may be silent after a beat. A kubelet whose Lease lasts

@@ -15,7 +15,9 @@ import (
 // assessment names the row and its end, and n0 is marked when that is over.
 func TestAssess_EachRowOfTheTableDelaysAMark(t *testing.T) {
 	const start = monotonic.Instant(5*time.Minute + 1)
-	at := func(seconds float64) monotonic.Instant { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	at := func(seconds float64) monotonic.Instant {
+		return start.Add(time.Duration(seconds * float64(time.Second)))
+	}
 	for name, c := range map[string]struct {
 		// delay is called when the session of n0 expires, end ends the delay.
 		delay, end func(*fixture)

@@ -13,8 +13,8 @@
 // A sign of life is worth a time:
 //   - a beat of the session 20 s (Rules.SessionGrace), or half of the duration of a longer Lease;
 //   - a sign of the kubelet's own 50 s (Rules.GracePeriod). Such a sign is a renewal of the Lease
-//     that leasesvc did not write, or a heartbeat in the status. One that came before the last beat,
-//     or within 6 s of it, proves no more than the beat;
+//     that leasesvc did not write, or a heartbeat in the status. One that came before the last
+//     beat, or within 6 s of it, proves no more than the beat;
 //   - a sign of the kubelet's own 20 s while its living agent says that the kubelet is silent.
 //
 // A Node that never beat here has 50 s after its last sign, after it was first seen, and after this
@@ -40,7 +40,8 @@
 //     further request.
 //   - Zones count all Nodes, also those whose last write failed.
 //   - After an outage of kube-apiserver every node has one full grace period again, half of one
-//     after an outage that recurs. An answer that takes long makes the grace periods as much longer.
+//     after an outage that recurs. An answer that takes long makes the grace periods as much
+//     longer.
 //   - No Delay stops the NoExecute taints and the marks of Pods of Nodes that are marked Unknown
 //     already.
 //   - Which Pods of a Node that is marked Unknown to mark NotReady is read from the objects, so a

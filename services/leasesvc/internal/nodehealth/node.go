@@ -53,8 +53,8 @@ type Observation struct {
 	// AgentLives says that beats of a session that expired still arrive: the agent says that its
 	// kubelet is silent.
 	AgentLives bool
-	// CutOffFor is for how long the agent has seen all requests of its kubelet to kube-apiserver fail;
-	// 0 if they are served, or if the agent does not see them.
+	// CutOffFor is for how long the agent has seen all requests of its kubelet to kube-apiserver
+	// fail; 0 if they are served, or if the agent does not see them.
 	CutOffFor time.Duration
 	// Agent registered the session; the zero Handle if that is not known. Readers see it.
 	Agent unique.Handle[session.Agent]

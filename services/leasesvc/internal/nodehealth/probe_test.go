@@ -73,14 +73,14 @@ func TestPlan_SignsOfAKubeletContradictItsAgent(t *testing.T) {
 	}
 }
 
-// An agent that is silent says nothing of its kubelet. A renewal that came after its last beat shows
-// that the kubelet reaches kube-apiserver, and has the grace period that it has without an agent.
-// An earlier one proves no more than the beat did.
+// An agent that is silent says nothing of its kubelet. A renewal that came after its last beat
+// shows that the kubelet reaches kube-apiserver, and has the grace period that it has without an
+// agent. An earlier one proves no more than the beat did.
 func TestPlan_SignsOfAKubeletWhoseAgentDied(t *testing.T) {
 	const beat = 20 * time.Second // the session expires so long after the last beat
 	for name, c := range map[string]struct {
-		// renews is when the kubelet renews its Lease, after the last beat; 0 for not at all. status
-		// is when it posts its status.
+		// renews is when the kubelet renews its Lease, after the last beat; 0 for not at all.
+		// status is when it posts its status.
 		renews, status time.Duration
 		lasts, want    time.Duration
 	}{

@@ -47,15 +47,15 @@ type signs struct {
 	reported  bool
 	lease     leaseSign
 	session   session.State
-	// agent is that of the session; the zero Handle is not known. observes says that it says when it
-	// observed the kubelet last.
+	// agent is that of the session; the zero Handle is not known. observes says that it says when
+	// it observed the kubelet last.
 	agent    unique.Handle[session.Agent]
 	observes bool
 	// reportsSilence says that the agent of an expired session is heard, and observes the kubelet:
 	// it says that the kubelet is silent.
 	reportsSilence bool
-	// cutOff is since when the agent has seen all requests of its kubelet fail; 0 if it does not say
-	// so.
+	// cutOff is since when the agent has seen all requests of its kubelet fail; 0 if it does not
+	// say so.
 	cutOff monotonic.Instant
 	// expired is when the session was observed to be. heardHere says that it lived at this replica
 	// before it was silent, and lastBeat is when; 0 if it expired without that.

@@ -93,8 +93,8 @@ type Writer interface {
 	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
 	// LiveNode reads a Node past the cache. It returns nil for a Node that does not exist.
 	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
-	// NewerLeases returns the Leases that were renewed after their samples. It fails if no read of a
-	// Lease was answered.
+	// NewerLeases returns the Leases that were renewed after their samples. It fails if no read of
+	// a Lease was answered.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error)
 	// RenewCheckLease writes the Lease of this service for a shard, as kubelets write theirs.
 	RenewCheckLease(ctx context.Context, shard int) error

@@ -150,8 +150,9 @@ func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 }
 
 // NewerLeases reads Leases past the cache, all at the same time, and returns those that were
-// renewed after their samples, as the Store would cache them. One answer is enough: a read that takes much longer than the first
-// one is given up. It returns an error if no read was answered. Without samples it lists one Lease.
+// renewed after their samples, as the Store would cache them. One answer is enough: a read that
+// takes much longer than the first one is given up. It returns an error if no read was answered.
+// Without samples it lists one Lease.
 func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
