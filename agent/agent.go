@@ -45,9 +45,14 @@ type Config struct {
 	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
 	// Empty stands for any.
 	Cluster string
-	// Name and Version describe the program to the servers, and Mode how it knows that its holders
-	// live; optional. The lease shows them.
-	Name, Version, Mode string
+	// Name and Version describe the program to the servers; optional. The lease shows them.
+	Name, Version string
+	// Mode says what writes the Lease object of a Node; the lease shows it, too. "probe": the
+	// kubelet, beside which the Agent runs, so that leasesvc leaves the Lease to it. "endpoint":
+	// leasesvc, and the program of the Agent while beats are not acknowledged, so that the end of
+	// these writes is no silence of a kubelet. With Unacknowledged, empty stands for "endpoint";
+	// without it, for a program that does not say.
+	Mode string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
 	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report
@@ -78,9 +83,31 @@ type Config struct {
 	// ReleaseTimeout bounds the time that this takes; 0 means 5 s.
 	ReleaseOnStop, KeepLeaseObjects bool
 	ReleaseTimeout                  time.Duration
+	// Unacknowledged renews a holder in another way while no leader acknowledges its beats, so that
+	// a living holder is not taken for dead. For the class "node" see package nodelease; without it,
+	// a Node whose beats do not arrive is marked when its session expires. nil does nothing. With
+	// BeatOnReport the caller itself awaits the renewal of each report: [Agent.AwaitRenewal].
+	//
+	// It is called when a beat has waited for its acknowledgement for 6 s since it was due, and 16.4
+	// s after the last acknowledged observation at the latest; for a holder without an acknowledged
+	// beat 6 s after it was added. It is called again after 10 s, or 2 s after a call that failed,
+	// until a beat is acknowledged. These times are those of an interval of 5 s, and proportional to
+	// the one that is granted to the holder's class. It is not called for a holder that another boot
+	// has superseded, nor for one that its last Report observed longer than an interval ago.
+	//
+	// Its ctx ends after an interval, or with Run. It must be safe for concurrent use: up to 256
+	// calls run at once, those of the most overdue holders first. So MaxHolders are renewed within
+	// an interval of 5 s if a call takes 128 ms.
+	Unacknowledged func(ctx context.Context, h Holder) error
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
+
+// The values of Config.Mode.
+const (
+	modeProbe    = "probe"
+	modeEndpoint = "endpoint"
+)
 
 // Agent sends the heartbeats of holders. All methods except Run are safe for concurrent use at any
 // time.
@@ -89,8 +116,10 @@ type Agent struct {
 	router   *router
 	backoffs *backoffs
 	history  history
-	failures failures
 	sequence atomic.Uint64 // of the last message on any stream
+	// failures are connections without an answer, and unacknowledged the calls of
+	// Config.Unacknowledged.
+	failures, unacknowledged failures
 }
 
 // New returns an Agent that does nothing until Run. Its error names every problem of cfg.
@@ -100,6 +129,9 @@ func New(cfg Config) (*Agent, error) {
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
 	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Unacknowledged != nil {
+		cfg.Mode = cmp.Or(cfg.Mode, modeEndpoint)
+	}
 	a := &Agent{cfg: cfg, router: newRouter(&cfg), backoffs: newBackoffs(cfg.MinBackoff, cfg.MaxBackoff)}
 	if err := errors.Join(append(cfg.validate(), a.Add(cfg.Holders...))...); err != nil {
 		return nil, err
@@ -117,6 +149,12 @@ func (c *Config) validate() []error {
 	}
 	if c.Dial == nil {
 		problems = append(problems, errors.New("agent: no Dial function"))
+	}
+	if c.Unacknowledged != nil && c.BeatOnReport {
+		problems = append(problems, errors.New("agent: Unacknowledged and BeatOnReport exclude each other: await the renewal of each report"))
+	}
+	if c.Unacknowledged != nil && c.Mode == modeProbe {
+		problems = append(problems, fmt.Errorf("agent: Unacknowledged and mode %q exclude each other: the kubelet writes its Lease itself", c.Mode))
 	}
 	if c.AgeTolerance < 0 {
 		problems = append(problems, fmt.Errorf("agent: age tolerance %v must be positive", c.AgeTolerance))
@@ -152,6 +190,9 @@ func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 // released. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	var streams sync.WaitGroup
+	if a.cfg.Unacknowledged != nil {
+		streams.Go(func() { a.renewUnacknowledged(ctx) })
+	}
 	a.run(ctx, &streams)
 	streams.Wait()
 	if a.cfg.ReleaseOnStop {
@@ -208,8 +249,8 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 	}
 }
 
-// failures counts connections that failed before an answer, so that an outage is a line a minute.
-// It is safe for concurrent use.
+// failures counts failures of one kind, so that an outage is a line a minute. It is safe for
+// concurrent use.
 type failures struct {
 	mu     sync.Mutex // guards the fields below
 	logged time.Time  // zero after an answer

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -500,6 +501,13 @@ func TestRun_AnOutageIsALineAMinute(t *testing.T) {
 func TestNew_NamesEveryProblem(t *testing.T) {
 	_, err := agent.New(agent.Config{Holders: []agent.Holder{{Class: "node"}}, MinBackoff: time.Minute})
 	for _, want := range []string{"no targets", "no Dial", "name:", "boot id:", "backoff 1m0s to 5s"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+	renew := func(context.Context, agent.Holder) error { return nil }
+	_, err = agent.New(agent.Config{Targets: []string{"a"}, Dial: network{}.dial, Unacknowledged: renew, Mode: "probe", BeatOnReport: true})
+	for _, want := range []string{"Unacknowledged and BeatOnReport exclude each other", `Unacknowledged and mode "probe" exclude each other`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}

@@ -10,7 +10,7 @@ import (
 type collector struct {
 	agent *Agent
 
-	holders, beats, registrations, answers, lost, lastAnswer, lastSeen *prometheus.Desc
+	holders, beats, registrations, answers, lost, unacknowledged, lastAnswer, lastSeen *prometheus.Desc
 }
 
 // NewCollector returns the metrics of an Agent. They have no label with the name of a holder.
@@ -25,7 +25,9 @@ func NewCollector(a *Agent) prometheus.Collector {
 		registrations: desc("registrations_total", "Registrations that were sent; each is a beat too."),
 		answers:       desc("answers_total", "Answers of leasesvc by directive.", "directive"),
 		lost:          desc("lost_streams_total", "Heartbeat streams that broke."),
-		lastAnswer:    desc("last_answer_timestamp_seconds", "When leasesvc last answered, in seconds since 1970; 0 before the first answer."),
+		unacknowledged: desc("unacknowledged_total",
+			"Renewals of holders in another way, because no leader acknowledged their beats in time, by result: renewed or failed. trivet-agent has none.", "result"),
+		lastAnswer: desc("last_answer_timestamp_seconds", "When leasesvc last answered, in seconds since 1970; 0 before the first answer."),
 		lastSeen: desc("last_seen_timestamp_seconds",
 			"When the holder was last reported to be seen, for a Node its kubelet, in seconds since 1970; of several holders the oldest; 0 without a report."),
 	}
@@ -33,7 +35,7 @@ func NewCollector(a *Agent) prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.holders, c.beats, c.registrations, c.answers, c.lost, c.lastAnswer, c.lastSeen} {
+	for _, d := range []*prometheus.Desc{c.holders, c.beats, c.registrations, c.answers, c.lost, c.unacknowledged, c.lastAnswer, c.lastSeen} {
 		descs <- d
 	}
 }
@@ -57,6 +59,10 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 		counter(c.answers, s.Answers[directive], directive)
 	}
 	counter(c.lost, s.LostStreams)
+	if c.agent.cfg.Unacknowledged != nil {
+		counter(c.unacknowledged, s.Unacknowledged-s.UnacknowledgedFailed, "renewed")
+		counter(c.unacknowledged, s.UnacknowledgedFailed, "failed")
+	}
 	gauge(c.lastAnswer, seconds(s.LastAnswer))
 	gauge(c.lastSeen, seconds(s.LastSeen))
 }

@@ -21,6 +21,11 @@
 // [Agent.Renewed] and [Agent.AwaitRenewal] say what the servers accepted, and when the holder was
 // last seen. [NewCollector] has the metrics of an Agent.
 //
+// An answer that accepts a beat acknowledges it: the leader of the shard has recorded it in its
+// term. With [Config.Unacknowledged], a holder whose beats are not acknowledged in time is renewed
+// in another way. So a Node whose agent reaches a kube-apiserver is not taken for dead, whatever
+// happens to the replicas. Package nodelease has the other way for Nodes.
+//
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that
 // rate-limits registrations is not contacted before its time. Leases outlive all of this on the
@@ -28,8 +33,8 @@
 // unknown directive is ignored.
 //
 // The agent has two goroutines for each stream and one that assigns holders, for any number of
-// holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
-// another one.
+// holders; with Unacknowledged one more, and one for each call of it. A stream without holders
+// closes. Timers decide when to beat; no clock is compared with another one.
 //
 // A server asks for fresh credentials before those of a stream end. The holders then register over
 // a new connection, with the certificate and the token that the files have by then, before their

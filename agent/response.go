@@ -209,6 +209,9 @@ func (s *stream) apply(request pendingRequest, response *leasev1.StreamHeartbeat
 	if response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC { // which stands for a rejection of each handle
 		s.router.accept(s.target, request.beats, request.sent, s.now)
 	}
+	if response.Grant != nil && request.class != "" {
+		s.router.intervals[request.class] = intervalOf(response.Grant)
+	}
 	return nil
 }
 
@@ -229,6 +232,7 @@ func (s *stream) applyRegistration(h Holder, result *leasev1.RegistrationResult)
 // scheduleFirstBeat makes the class beat no later than the grant of a new holder says.
 func (s *stream) scheduleFirstBeat(class string, grant *leasev1.Grant) {
 	interval := intervalOf(grant)
+	s.router.intervals[class] = max(s.router.interval(class), interval) // the first interval is shorter than later ones
 	next := s.now.Add(s.cfg.spacing(interval))
 	if beats := s.classes[class]; beats == nil {
 		s.classes[class] = &schedule{interval: interval, next: next}

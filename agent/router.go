@@ -29,7 +29,9 @@ type router struct {
 	mu   sync.Mutex // guards the fields below, and the fields of targets and entries; never held across I/O
 	next int        // index in the targets of the next one to try
 	// ttl is that of the last grant; 0 before the first.
-	ttl        atomic.Int64
+	ttl atomic.Int64
+	// intervals are those of the last grants, by class.
+	intervals  map[string]time.Duration
 	entries    map[holderKey]*entry
 	unassigned map[holderKey]*entry
 	targets    map[string]*target // by address
@@ -63,6 +65,9 @@ type entry struct {
 	// waiting is set while the report has to be sent; only with Config.BeatOnReport.
 	waiting bool
 	renewal Renewal
+	// addedAt is when the Agent got the holder, or Run began. renewAgain is the earliest time of the
+	// next call of Config.Unacknowledged; zero before the first.
+	addedAt, renewAgain time.Time
 	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
@@ -86,7 +91,7 @@ type entry struct {
 
 func newRouter(cfg *Config) *router {
 	return &router{
-		cfg: cfg, entries: map[holderKey]*entry{}, unassigned: map[holderKey]*entry{},
+		cfg: cfg, intervals: map[string]time.Duration{}, entries: map[holderKey]*entry{}, unassigned: map[holderKey]*entry{},
 		targets: map[string]*target{}, changed: make(chan struct{}, 1),
 	}
 }
@@ -111,7 +116,7 @@ func (r *router) add(holders []Holder) error {
 		if old != nil && old.holder == h {
 			continue
 		}
-		e := &entry{holder: h}
+		e := &entry{holder: h, addedAt: time.Now()}
 		if old != nil && old.target != nil {
 			e.preferred = old.target.address // the shard is the same for a new boot
 		}

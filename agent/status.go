@@ -29,6 +29,9 @@ type Status struct {
 	// LostStreams the streams that broke, since Run began.
 	Beats, Registrations, LostStreams uint64
 	Answers                           map[string]uint64
+	// Unacknowledged counts the calls of Config.Unacknowledged that have returned, and
+	// UnacknowledgedFailed those that failed.
+	Unacknowledged, UnacknowledgedFailed uint64
 	// LastSeen is the oldest ObservedTime of the last reports of all holders: for one holder, when
 	// it was last seen. It is zero without such a report.
 	LastSeen time.Time

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/server"
 )
@@ -33,7 +34,6 @@ type takeover struct {
 // measureTakeover kills one of two replicas with many holders. Some of the holders are Nodes of the
 // real kube-apiserver, whose health both replicas check.
 func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
-	const perAgent = 1000
 	holders, nodes := either(b, 50_000, 10_000), either(b, 2000, 500)
 	var found takeover
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
@@ -58,8 +58,9 @@ func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 			defer replica.Stop()
 			replicas = append(replicas, replica)
 		}
-		leave := populate(ctx, replicas, holderNames(holders), perAgent)
-		defer leave()
+		names := holderNames(holders)
+		defer populate(ctx, replicas, names[:nodes], nodelease.NewWriter(kube).Renew)()
+		defer populate(ctx, replicas, names[nodes:], nil)()
 		if found, err = b.kill(ctx, replicas, holders); err != nil {
 			return err
 		}
@@ -89,8 +90,12 @@ func holderNames(count int) []string {
 	return names
 }
 
-// populate starts agents that send beats for holders, and returns a function that stops them.
-func populate(ctx context.Context, replicas []*server.Server, names []string, perAgent int) (leave func()) {
+// populate starts agents that send beats for holders, and renew them in another way while no beat
+// is acknowledged. It returns a function that stops them.
+func populate(
+	ctx context.Context, replicas []*server.Server, names []string, renew func(context.Context, agent.Holder) error,
+) (leave func()) {
+	const perAgent = 1000
 	ctx, cancel := context.WithCancel(ctx)
 	var group errgroup.Group
 	var targets []string
@@ -104,7 +109,8 @@ func populate(ctx context.Context, replicas []*server.Server, names []string, pe
 				holders = append(holders, agent.Holder{Class: "node", Name: name, BootID: "boot"})
 			}
 			a, err := agent.New(agent.Config{
-				Targets: targets, Holders: holders, Dial: func(target string) (*grpc.ClientConn, error) { return dial(target) },
+				Targets: targets, Holders: holders, Unacknowledged: renew,
+				Dial: func(target string) (*grpc.ClientConn, error) { return dial(target) },
 			})
 			if err != nil {
 				return err

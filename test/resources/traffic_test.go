@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
 
@@ -87,16 +88,21 @@ type beating struct {
 	cancel  context.CancelFunc
 }
 
-// beat starts agents for holders. The test's cleanup ends them.
+// beat starts agents for holders. While the beats of one are not acknowledged, it renews its Lease
+// at kube-apiserver, if that is real. The test's cleanup ends them.
 func (w *world) beat(holders []agent.Holder, targets []string, dial func(number int) func(target string) (*grpc.ClientConn, error)) *beating {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &beating{holders: holders, cancel: cancel}
 	w.Cleanup(b.end)
+	var renew func(context.Context, agent.Holder) error
+	if w.kube != nil {
+		renew = nodelease.NewWriter(w.kube).Renew
+	}
 	for number, holder := range holders {
 		a, err := agent.New(agent.Config{
 			Targets: targets, Cluster: clusterName, Name: "resources", Logger: slog.New(slog.DiscardHandler),
-			Dial: dial(number), Holders: []agent.Holder{holder},
+			Dial: dial(number), Holders: []agent.Holder{holder}, Unacknowledged: renew,
 		})
 		if err != nil {
 			w.Fatal(err)

@@ -9,8 +9,9 @@
 // # Parts
 //
 //   - world: an etcd of three members, two kube-apiservers, two or three replicas of each service
-//     and a gateway, each a process; nodes with an agent, nodes whose kubelet renews its Lease, and
-//     traffic. Each replica reaches each member of etcd by a proxy of its own.
+//     and a gateway, each a process; nodes with an agent, which renews their Leases while its beats
+//     are not acknowledged, nodes whose kubelet renews its Lease, and traffic. Each replica reaches
+//     each member of etcd by a proxy of its own.
 //   - slot: the proxies on all links of one replica: to etcd and from its callers by bytes, to
 //     kube-apiserver by requests. All listen on 127.0.0.1. The gateway, the agents and the other
 //     replicas reach a replica only through its proxy.

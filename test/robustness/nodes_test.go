@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
@@ -26,11 +27,12 @@ import (
 // nodePrefix is that of the Nodes of package simulate.
 const nodePrefix = "sim-node-"
 
-// simulatedNodes keeps nodes alive: the first ones by an agent, the others by a kubelet that renews
-// its Lease.
+// simulatedNodes keeps nodes alive: the first ones by an agent, which renews their Leases while its
+// beats are not acknowledged, the others by a kubelet that renews its Lease.
 type simulatedNodes struct {
 	*world
-	nodes []*simulatedNode
+	nodes  []*simulatedNode
+	leases *nodelease.Writer
 	// clockStep is how far the clocks of the kubelets are ahead, in nanoseconds.
 	clockStep atomic.Int64
 }
@@ -52,7 +54,7 @@ type simulatedNode struct {
 }
 
 func newSimulatedNodes(w *world) *simulatedNodes {
-	f := &simulatedNodes{world: w}
+	f := &simulatedNodes{world: w, leases: nodelease.NewWriter(w.direct)}
 	for i := range *agents + *kubelets {
 		f.nodes = append(f.nodes, &simulatedNode{name: fmt.Sprintf("%s%04d", nodePrefix, i), kubelet: i >= *agents})
 	}
@@ -109,6 +111,11 @@ func (f *simulatedNodes) newAgent(n *simulatedNode) (*agent.Agent, error) {
 			return f.pki.Dial(target, history.Leasesvc, n.name, certs.NodeLeaf(n.name))
 		},
 		Holders: []agent.Holder{{Class: "node", Name: n.name, BootID: fmt.Sprintf("boot-%d", n.boots)}},
+		Unacknowledged: func(ctx context.Context, h agent.Holder) error {
+			err := f.leases.Renew(ctx, h)
+			f.miss(err)
+			return err
+		},
 	})
 }
 

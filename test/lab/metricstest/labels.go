@@ -61,6 +61,7 @@ func bounds() map[string]bound {
 		"trivet_shadow_differences_total/kind":                among("content metadata missing unwanted packing condition taint"),
 		"trivet_agent_holders/state":                          among("registered superseded rejected pending"),
 		"trivet_agent_kubelet_probes_total/result":            among("answered failed"),
+		"trivet_agent_unacknowledged_total/result":            among("renewed failed"),
 		"trivet_bootstrap_allocation_findings/code":           among("not-allocated duplicate-owner out-of-range leaked wrong-reference wrong-labels orphan range-mismatch range-full unreadable invalid"),
 		"trivet_bootstrap_apiservers/state":                   among("ready not_ready unreadable"),
 		"trivet_bootstrap_baseline_reports/reason":            each("reasons of docs/reasons.md", 40),

@@ -12,6 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 )
 
 // The methods of this file use no state of the fleet. They are safe for concurrent use, also with
@@ -66,6 +69,12 @@ func (f *Fleet) KeepNodesReady(ctx context.Context, period time.Duration, isSile
 			}
 		}
 	}
+}
+
+// RenewLease renews the Lease of a simulated Node as its kubelet would. It is an
+// agent.Config.Unacknowledged.
+func (f *Fleet) RenewLease(ctx context.Context, h agent.Holder) error {
+	return nodelease.NewWriter(f.kube).Renew(ctx, h)
 }
 
 func isReady(node *corev1.Node) bool {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/test/lab/simulate"
@@ -52,7 +53,8 @@ func (w *World) Replica(service string, number int) *Replica {
 }
 
 // Beat lets the agent of a node beat until end is called or the test ends. It reaches leasesvc
-// through the proxies, if there are any.
+// through the proxies, if there are any. While its beats are not acknowledged, it renews the Lease,
+// which it reaches without proxies.
 func (w *World) Beat(node, boot string) (end func()) {
 	w.t.Helper()
 	var targets []string
@@ -67,8 +69,13 @@ func (w *World) Beat(node, boot string) (end func()) {
 		}
 		connection = rpcclient.Config{TLS: files}
 	}
+	var renew func(context.Context, agent.Holder) error
+	if w.Kube != nil {
+		renew = nodelease.NewWriter(w.Kube).Renew
+	}
 	a, err := agent.New(agent.Config{
 		Targets: targets, Cluster: w.Name, Name: "world", Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
+		Unacknowledged: renew,
 		Dial: func(target string) (*grpc.ClientConn, error) { // of Targets, or what a replica advertises
 			for _, r := range w.Of(Leasesvc) {
 				if r.GRPC == target && r.Calls != nil {

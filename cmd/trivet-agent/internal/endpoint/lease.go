@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/leasewrite"
+	"github.com/trivet-dev/trivet/internal/acknowledge"
 )
 
 const (
@@ -121,7 +122,8 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	if verdict == leasewrite.Unusual {
 		return false
 	}
-	err = l.beat(r.Context(), arrived, leasewrite.AcknowledgeBy(write, form, arrived, l.acknowledged))
+	duration := time.Duration(*write.Spec.LeaseDurationSeconds) * time.Second
+	err = l.beat(r.Context(), arrived, acknowledge.By(arrived, l.acknowledged, duration, form.Timeout))
 	acknowledged := err == nil
 	overdue := acknowledged && l.overdue()
 	l.record(verdict, err, overdue)

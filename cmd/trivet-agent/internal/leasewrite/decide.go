@@ -136,27 +136,6 @@ func merge[T any](field *T, write, settled T) {
 	}
 }
 
-// AcknowledgeBy returns until when a renewal of a Lease may wait for the acknowledgement of its
-// heartbeat, before it is written. It arrived at a time, and the last acknowledged one arrived at
-// acknowledged; zero for none.
-//
-// With a Lease of 40 s, of which a kubelet renews after a quarter, that is 6 s after its arrival: a
-// crash of the leader is over in 5.3 s. It is 16.4 s after the last acknowledged renewal, so that a
-// late acknowledgement does not delay the next write. And it is three fifths of the time that the
-// kubelet waits for an answer, which leaves the rest for the write.
-func AcknowledgeBy(l *coordinationv1.Lease, form Form, arrived, acknowledged time.Time) time.Time {
-	duration := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
-	within := duration * 3 / 20
-	if form.Timeout > 0 {
-		within = min(within, form.Timeout*3/5)
-	}
-	by := arrived.Add(within)
-	if latest := acknowledged.Add(duration * 41 / 100); !acknowledged.IsZero() && latest.Before(by) {
-		return latest
-	}
-	return by
-}
-
 // DueAfter returns the age at which the renewal of a Lease is overdue: three quarters of its
 // duration. leasesvc renews before, and readers wait for the whole duration.
 func DueAfter(l *coordinationv1.Lease) time.Duration {

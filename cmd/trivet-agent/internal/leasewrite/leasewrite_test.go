@@ -261,37 +261,6 @@ func TestRebase_AppliesWhatTheKubeletChangedToTheRealLease(t *testing.T) {
 
 // FuzzRecognise checks that a recognised target is one that kube-apiserver reads in the same way:
 // the decoded and cleaned path is that of the node's Lease and the query has a timeout only.
-// What is left of the kubelet's patience and of the time since its last acknowledged renewal is for
-// the write.
-func TestAcknowledgeBy_LeavesTimeForTheWrite(t *testing.T) {
-	arrived := time.Unix(1000, 0)
-	for name, c := range map[string]struct {
-		seconds                       int32
-		timeout, sinceAcknowledgement time.Duration // 0 for none
-		want                          time.Duration // after the arrival
-	}{
-		"a kubelet's defaults":              {40, 10 * time.Second, 10 * time.Second, 6 * time.Second},
-		"the first renewal":                 {40, 10 * time.Second, 0, 6 * time.Second},
-		"without a timeout":                 {40, 0, 10 * time.Second, 6 * time.Second},
-		"a kubelet that waits for 4 s":      {40, 4 * time.Second, 10 * time.Second, 2400 * time.Millisecond},
-		"the last acknowledgement was late": {40, 10 * time.Second, 15400 * time.Millisecond, time.Second},
-		"the kubelet was paused":            {40, 10 * time.Second, time.Minute, -43600 * time.Millisecond},
-		"a shorter Lease":                   {20, 10 * time.Second, 5 * time.Second, 3 * time.Second},
-		"a longer Lease":                    {80, 10 * time.Second, 20 * time.Second, 6 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var acknowledged time.Time
-			if c.sinceAcknowledgement > 0 {
-				acknowledged = arrived.Add(-c.sinceAcknowledgement)
-			}
-			lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: &c.seconds}}
-			if got := AcknowledgeBy(lease, Form{Timeout: c.timeout}, arrived, acknowledged).Sub(arrived); got != c.want {
-				t.Errorf("%v after the arrival, want %v", got, c.want)
-			}
-		})
-	}
-}
-
 func FuzzRecognise(f *testing.F) {
 	const own = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1"
 	for _, seed := range []string{own, own + "?timeout=10s", own + "?timeout=10s&dryRun=All", own + "?timeout=1%30s", own + "/", "/" + own, own + "?timeout=1h2m;x=y", own + "?timeout=+1s"} {

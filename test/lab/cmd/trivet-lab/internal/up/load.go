@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/test/lab/simulate"
 )
 
 // tasks are goroutines that are stopped together. A nil *tasks is empty: it never fails, and stop
@@ -69,11 +70,11 @@ type heartbeats struct {
 	silent map[string]bool // nodes without heartbeats
 }
 
-// newHeartbeats returns agents that send heartbeats to the replicas of leasesvc, each with the
-// certificate of its node.
-func newHeartbeats(targets []string, creds *credentials, nodes []string, logger *slog.Logger) (*heartbeats, error) {
+// newHeartbeats returns agents that send heartbeats of the fleet to the replicas of leasesvc, each
+// with the certificate of its node. They renew Leases while heartbeats are not acknowledged.
+func newHeartbeats(targets []string, creds *credentials, fleet *simulate.Fleet, logger *slog.Logger) (*heartbeats, error) {
 	h := &heartbeats{agents: map[string]*agent.Agent{}, boot: identity.NewReplicaID(), silent: map[string]bool{}}
-	for _, node := range nodes {
+	for _, node := range fleet.Nodes() {
 		files, err := creds.node(node)
 		if err != nil {
 			return nil, err
@@ -83,7 +84,7 @@ func newHeartbeats(targets []string, creds *credentials, nodes []string, logger 
 			Dial: func(target string) (*grpc.ClientConn, error) {
 				return rpcclient.Dial(target, rpcclient.Config{TLS: files}, logger)
 			},
-			Holders: []agent.Holder{h.holder(node)},
+			Holders: []agent.Holder{h.holder(node)}, Unacknowledged: fleet.RenewLease,
 		})
 		if err != nil {
 			return nil, err

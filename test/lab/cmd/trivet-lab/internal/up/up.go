@@ -143,7 +143,7 @@ func (u *instance) startFleet(ctx context.Context) (string, error) {
 	if err := u.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	u.beats, err = newHeartbeats(u.servers.addressesOf("leasesvc"), u.creds, u.fleet.Nodes(), u.servers.logger)
+	u.beats, err = newHeartbeats(u.servers.addressesOf("leasesvc"), u.creds, u.fleet, u.servers.logger)
 	if err != nil {
 		return "", err
 	}
