@@ -228,7 +228,13 @@ func (l *killableListener) kill() {
 // beatFor runs an agent for the holders until stop is called or the test ends.
 func beatFor(t *testing.T, holders []agent.Holder, targets ...*replica) (a *agent.Agent, stop func()) {
 	t.Helper()
-	cfg := agent.Config{Holders: holders, Dial: dialLoopback, MaxBackoff: time.Second}
+	return beatOrRenew(t, holders, nil, targets...)
+}
+
+// beatOrRenew is beatFor with a writer of Leases for beats that are not acknowledged; nil for none.
+func beatOrRenew(t *testing.T, holders []agent.Holder, renew func(context.Context, agent.Holder) error, targets ...*replica) (a *agent.Agent, stop func()) {
+	t.Helper()
+	cfg := agent.Config{Holders: holders, Dial: dialLoopback, MaxBackoff: time.Second, Unacknowledged: renew}
 	for _, r := range targets {
 		cfg.Targets = append(cfg.Targets, r.address)
 	}
