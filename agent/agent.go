@@ -84,16 +84,17 @@ type Config struct {
 	ReleaseOnStop, KeepLeaseObjects bool
 	ReleaseTimeout                  time.Duration
 	// Unacknowledged renews a holder in another way while no leader acknowledges its beats, so that
-	// a living holder is not taken for dead. For the class "node" see package nodelease; without it,
-	// a Node whose beats do not arrive is marked when its session expires. nil does nothing. With
-	// BeatOnReport the caller itself awaits the renewal of each report: [Agent.AwaitRenewal].
+	// a living holder is not taken for dead. For the class "node" see package nodelease; without
+	// it, a Node whose beats do not arrive is marked when its session expires. nil does nothing.
+	// With BeatOnReport the caller itself awaits the renewal of each report: [Agent.AwaitRenewal].
 	//
-	// It is called when a beat has waited for its acknowledgement for 6 s since it was due, and 16.4
-	// s after the last acknowledged observation at the latest; for a holder without an acknowledged
-	// beat 6 s after it was added. It is called again after 10 s, or 2 s after a call that failed,
-	// until a beat is acknowledged. These times are those of an interval of 5 s, and proportional to
-	// the one that is granted to the holder's class. It is not called for a holder that another boot
-	// has superseded, nor for one that its last Report observed longer than an interval ago.
+	// It is called when a beat has waited for its acknowledgement for 6 s since it was due, and
+	// 16.4 s after the last acknowledged observation at the latest; for a holder without an
+	// acknowledged beat 6 s after it was added. It is called again after 10 s, or 2 s after a call
+	// that failed, until a beat is acknowledged. These times are those of an interval of 5 s, and
+	// proportional to the one that is granted to the holder's class. It is not called for a holder
+	// that another boot has superseded, nor for one that its last Report observed longer than an
+	// interval ago.
 	//
 	// Its ctx ends after an interval, or with Run. It must be safe for concurrent use: up to 256
 	// calls run at once, those of the most overdue holders first. So MaxHolders are renewed within

@@ -65,8 +65,8 @@ type entry struct {
 	// waiting is set while the report has to be sent; only with Config.BeatOnReport.
 	waiting bool
 	renewal Renewal
-	// addedAt is when the Agent got the holder, or Run began. renewAgain is the earliest time of the
-	// next call of Config.Unacknowledged; zero before the first.
+	// addedAt is when the Agent got the holder, or Run began. renewAgain is the earliest time of
+	// the next call of Config.Unacknowledged; zero before the first.
 	addedAt, renewAgain time.Time
 	// target is nil while the holder is unassigned or stopped.
 	target *target

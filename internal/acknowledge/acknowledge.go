@@ -4,6 +4,10 @@ package acknowledge
 
 import "time"
 
+// Latest returns how long after the last acknowledged renewal the next one is written, whatever
+// happens. lease is the duration of the Lease.
+func Latest(lease time.Duration) time.Duration { return lease * 41 / 100 }
+
 // By returns until when a renewal that began at a time may wait for its acknowledgement. The last
 // acknowledged renewal began at acknowledged; zero for none. lease is the duration of the Lease,
 // and timeout how long the caller waits for everything; 0 for without end.
@@ -18,7 +22,7 @@ func By(begun, acknowledged time.Time, lease, timeout time.Duration) time.Time {
 		within = min(within, timeout*3/5)
 	}
 	by := begun.Add(within)
-	if latest := acknowledged.Add(lease * 41 / 100); !acknowledged.IsZero() && latest.Before(by) {
+	if latest := acknowledged.Add(Latest(lease)); !acknowledged.IsZero() && latest.Before(by) {
 		return latest
 	}
 	return by

@@ -2,12 +2,15 @@ package leasesvc
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/acknowledge"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shadow"
@@ -25,6 +28,10 @@ import (
 // evictionWorkers is the number of concurrent evictions, each with three requests. Upstream has no
 // limit.
 const evictionWorkers = 16
+
+// leaseWrite is how long a kubelet's write of its Lease may take, so that it arrives before the
+// Node is marked.
+const leaseWrite = time.Second
 
 // nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
 // shards that it holds.
@@ -61,10 +68,15 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	rules.LeastSilence = sessioncontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace
-		rules.LeastSilence += 2 * state.catalog.Get(id).HeartbeatInterval
+		rules.LeastSilence = max(rules.LeastSilence+2*state.catalog.Get(id).HeartbeatInterval, state.catalog.Get(id).Grace)
 		rules.SessionGrace = state.catalog.Get(id).Grace
 	}
 	tracker := deps.Shadow.Tracker(NodeHealthLoop)
+	if id, served := state.catalog.ByName(class.Node); served && selection.Enabled(NodeHealthLoop, true) {
+		if err := checkMargin(state.catalog.Get(id)); err != nil {
+			return nil, err
+		}
+	}
 	enabled, publisher := tracker != nil || selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
 	return &nodeHealth{
 		enabled: enabled, state: state, namespace: namespace, kube: deps.Kube, rules: rules, publisher: publisher,
@@ -80,6 +92,18 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 			Metrics: metrics, Logger: deps.Logger, Tracer: deps.Tracer,
 		}),
 	}, nil
+}
+
+// checkMargin returns an error if a Node may be marked Unknown whose kubelet writes its Lease in
+// time: a kubelet whose beats are not acknowledged does so within acknowledge.Latest of the last
+// acknowledged one.
+func checkMargin(c *class.Class) error {
+	written := acknowledge.Latest(c.LeaseDuration)
+	if c.Grace >= written+leaseWrite {
+		return nil
+	}
+	return fmt.Errorf("class %q has a grace period of %v, must be at least %v with Leases of %v: a kubelet whose beats are not acknowledged writes its Lease within %v of the last acknowledged one, and the write takes up to %v; raise --heartbeat-grace-period or lower --lease-duration",
+		c.Name, c.Grace, written+leaseWrite, c.LeaseDuration, written, leaseWrite)
 }
 
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {

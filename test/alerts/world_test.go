@@ -113,7 +113,7 @@ func (w *world) makeReplicas() {
 	w.Helper()
 	for n := range 2 {
 		w.add(worldtest.Leasesvc, n, "--loops=*,node-health,taint-eviction", "--shards=8",
-			"--heartbeat-interval=1s", "--heartbeat-grace-period=4s", "--lease-duration=10s", "--lease-renew-interval=2s",
+			"--heartbeat-interval=1s", "--heartbeat-grace-period=4s", "--lease-duration=7s", "--lease-renew-interval=2s",
 			"--node-monitor-grace-period="+nodeGrace.String(), "--node-startup-grace-period="+nodeGrace.String())
 		w.add(worldtest.Bootstrapsvc, n, "--apiserver-advertise-address="+advertised()[n], "--apiserver-port=6443",
 			"--auto-repair=off") // repairs are those of the faults

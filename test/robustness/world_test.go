@@ -38,9 +38,9 @@ const (
 // The times of leasesvc, a fifth of the defaults for nodes, so that a step takes half a minute.
 const (
 	beatInterval  = time.Second
-	beatGrace     = 4 * time.Second
+	beatGrace     = 5 * time.Second
 	nodeGrace     = 10 * time.Second
-	leaseDuration = 10 * time.Second
+	leaseDuration = 9 * time.Second
 	kubeletPace   = 2 * time.Second
 )
 

@@ -61,7 +61,7 @@ func (s *NodeStatus) Message() string {
 		if s.Deadline.IsZero() {
 			return "Heartbeats are missing, and its lease has not expired."
 		}
-		return s.lastSignal() + "; its grace period ends at " + stamp(s.Deadline) + s.delayed() + "."
+		return s.lastSignal() + "; its grace period ends at " + stamp(s.Deadline) + "."
 	case Silent:
 		if s.Delay.Active() {
 			return s.lastSignal() + "; it is not marked Unknown yet: " + s.Delay.Message + "."

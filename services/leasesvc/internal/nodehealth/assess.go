@@ -47,8 +47,9 @@ type Assessment struct {
 
 // Assess returns the health of a Node whose shard this replica holds.
 func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Assessment {
-	a := Assessment{CutOff: r.cutOff(now, c, s)}
-	if s.signs.sessionSpeaks() && !a.CutOff {
+	var a Assessment
+	sign, cutOff := r.cutOff(now, c, s)
+	if a.CutOff = cutOff; s.signs.sessionSpeaks() && !cutOff {
 		if s.signs.session == session.Alive {
 			return Assessment{Health: Alive, Heard: now, By: SessionBeat}
 		}
@@ -57,12 +58,18 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 	if s.traits.unknown {
 		// A Node that is marked stays dead until a later sign of life. A new grace period does not
 		// revive it.
-		if sign := r.lastSign(now, s, 0); sign.heard <= s.unknownSince || now > sign.until {
-			a.Health, a.Heard, a.By, a.Deadline = Dead, sign.heard, sign.by, sign.until
+		last := sign
+		if !cutOff {
+			last = r.lastSign(s, 0)
+		}
+		if last.heard <= s.unknownSince || now > last.until {
+			a.Health, a.Heard, a.By, a.Deadline = Dead, last.heard, last.by, last.until
 			return a
 		}
 	}
-	sign := r.lastSign(now, s, s.Ownership.HeldSince)
+	if !cutOff {
+		sign = r.lastSign(s, s.Ownership.HeldSince)
+	}
 	delays := r.delays(c, s, sign)
 	a.Heard, a.By, a.Delay, a.Deadline = sign.heard, sign.by, delays.deciding(), delays.deadline()
 	switch {
@@ -97,13 +104,9 @@ func (g *sign) allow(heard monotonic.Instant, by SignSource, worth time.Duration
 
 // lastSign returns the sign of life of a Node that its session does not keep alive. Without a
 // session the grace period starts at heldSince at the earliest.
-func (r Rules) lastSign(now monotonic.Instant, s *NodeState, heldSince monotonic.Instant) sign {
-	switch {
-	case s.signs.session == session.Expired:
+func (r Rules) lastSign(s *NodeState, heldSince monotonic.Instant) sign {
+	if s.signs.session == session.Expired {
 		return r.signAfterExpiry(s)
-	case s.signs.sessionSpeaks(): // the kubelet is cut off
-		served, by, _ := s.signs.served(now)
-		return sign{heard: served, by: by, until: served.Add(r.GracePeriod)}
 	}
 	heard, by := s.signs.last()
 	if heldSince > heard {
@@ -146,24 +149,32 @@ func (r Rules) signAfterExpiry(s *NodeState) sign {
 func (r Rules) besideBeat() time.Duration { return r.SessionGrace * 3 / 10 }
 
 // worthOfBeat returns how long a Node may be silent after a beat. A kubelet whose Lease lasts
-// longer than by default renews it more seldom.
+// longer than by default renews it more seldom. No kubelet renews a Lease in time whose half is
+// longer than the grace period: another program wrote the duration.
 func (r Rules) worthOfBeat(s *NodeState) time.Duration {
-	return max(r.SessionGrace, min(s.signs.leaseDuration/2, r.GracePeriod))
+	if half := s.signs.leaseDuration / 2; half <= r.GracePeriod {
+		return max(r.SessionGrace, half)
+	}
+	return r.SessionGrace
 }
 
-// cutOff returns whether the session of a Node is alive, and its kubelet has reached no
-// kube-apiserver for the grace period: it gets no Pods, and its status is not true. The kubelet of
-// an agent that says nothing of it may be dead as well. Otherwise the agent says that the kubelet
-// lives, and others must have reached kube-apiserver meanwhile.
-func (r Rules) cutOff(now monotonic.Instant, c ClusterState, s *NodeState) bool {
-	if !s.signs.sessionSpeaks() {
-		return false
+// cutOff returns the last sign that the kubelet of a Node reached a kube-apiserver, and whether it
+// has reached none for the grace period although its agent beats: it gets no Pods, and its status
+// is not true. The time counts from when this process could see such a sign, and from when kubelets
+// in general were served again: a fault that all of them have is not theirs.
+func (r Rules) cutOff(now monotonic.Instant, c ClusterState, s *NodeState) (g sign, cutOff bool) {
+	if s.signs.session != session.Alive {
+		return sign{}, false
 	}
-	served, _, known := s.signs.served(now)
-	if !known || now <= served.Add(r.GracePeriod) {
-		return false
+	at, by, known := s.signs.reached()
+	since := max(at, s.signs.watched, c.servedSince)
+	if !known || now <= since.Add(r.GracePeriod) {
+		return sign{}, false
 	}
-	return !s.signs.observes || c.served > served.Add(r.GracePeriod/2)
+	if at == 0 {
+		at = since
+	}
+	return sign{heard: at, by: by, until: since.Add(r.GracePeriod)}, true
 }
 
 // graceOf returns the grace period of a Node.

@@ -31,22 +31,27 @@ type ClusterState struct {
 	zonesUp monotonic.Instant
 	// limiters are by zone. A zone without Nodes keeps its limiter.
 	limiters map[string]limiter
-	// checked is when the last passed self-check began. hasChecked says that there was one.
-	checked    monotonic.Instant
-	hasChecked bool
+	// checked is when the last passed self-check began, wrote the last one that wrote a Lease.
+	// hasChecked says that there was one.
+	checked, wrote monotonic.Instant
+	hasChecked     bool
 	// awake is when the process ran again after its last pause.
 	awake  monotonic.Instant
 	outage period
 	// unanswered is on while a self-check has no answer for longer than a prompt one takes.
 	unanswered period
-	// failure is of the last self-check that failed, while outage is on.
-	failure CheckFailure
+	// failure is of the last self-check that failed, while outage is on. unusable is the Delay
+	// while outage or unanswered is on.
+	failure  CheckFailure
+	unusable Delay
 	// slow is the slowest self-check of the last grace period.
 	slow slowCheck
 	// mass are the zones and shards of which many nodes fell silent together, as of this pass, and
 	// served is when a kubelet last reached kube-apiserver, as far as its signs show.
 	mass   SilentGroups
 	served monotonic.Instant
+	// servedSince is when kubelets were served again after a time in which none was.
+	servedSince monotonic.Instant
 }
 
 // period is an open period of time.
@@ -71,43 +76,18 @@ func (p period) begun(now monotonic.Instant) period {
 // Suspended returns what delays the marks of all Nodes and ends with an event; false if nothing
 // does.
 func (c ClusterState) Suspended() (Delay, bool) {
-	if d := c.unusable(); d.Active() {
-		return d, true
+	if c.unusable.Active() {
+		return c.unusable, true
 	}
 	d := c.selfCheckDelay()
 	return d, d.Active()
 }
 
-// unusable returns the Delay while kube-apiserver does not answer, refuses or takes no writes.
-func (c ClusterState) unusable() Delay {
-	switch {
-	case c.outage.on && c.failure.Denied:
-		return Delay{
-			Reason: APIServerDenied, Since: c.outage.since, Until: Open,
-			Message: "kube-apiserver refuses to show Leases to this replica, or to take its own: the replica needs another role, or an admission webhook refuses Leases: " + c.failure.Detail,
-		}
-	case c.outage.on:
-		return Delay{
-			Reason: APIServerUnreachable, Since: c.outage.since, Until: Open,
-			Message: "kube-apiserver does not answer or takes no Leases, so kubelets cannot renew theirs either: " + c.failure.Detail,
-		}
-	case c.unanswered.on:
-		return Delay{
-			Reason: APIServerUnreachable, Since: c.unanswered.since, Until: Open,
-			Message: "kube-apiserver has not answered a self-check yet, so kubelets may be unable to renew their Leases",
-		}
-	}
-	return Delay{}
-}
-
-// apiServerDelay returns the Delay of a Node for kube-apiserver. After an outage every node has a
-// new grace period: kubelets could not renew Leases either. After an outage that recurs it is half
-// of one, which is more than two renewals: otherwise short outages in a row would forbid every
-// verdict. signUntil is the end of what the last sign of life allows.
+// apiServerDelay returns the Delay of a Node after kube-apiserver was unusable or slow. After an
+// outage every node has a new grace period: kubelets could not renew Leases either. After an outage
+// that recurs it is half of one, which is more than two renewals: otherwise short outages in a row
+// would forbid every verdict. signUntil is the end of what the last sign of life allows.
 func (c ClusterState) apiServerDelay(grace time.Duration, signUntil monotonic.Instant) Delay {
-	if d := c.unusable(); d.Active() {
-		return d
-	}
 	d := Delay{Reason: APIServerUnreachable}
 	if c.recovered > 0 {
 		if c.recurring {
@@ -162,42 +142,63 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 	return c
 }
 
-// CheckPassed notes that kube-apiserver answered a self-check that began at started. After a slow
-// answer the grace periods are as much longer as it was slow.
-func (c ClusterState) CheckPassed(started, now monotonic.Instant) ClusterState {
+// CheckPassed notes that kube-apiserver answered a self-check that began at started. wrote says
+// that it wrote a Lease. After a slow answer the grace periods are as much longer as it was slow.
+func (c ClusterState) CheckPassed(started, now monotonic.Instant, wrote bool) ClusterState {
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
 		c.recurring, c.recovered = c.recovered > 0, now
 	}
-	c.outage, c.unanswered, c.failure = period{}, period{}, CheckFailure{}
+	c.outage, c.unanswered, c.failure, c.unusable = period{}, period{}, CheckFailure{}, Delay{}
 	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
 		c.slow = slowCheck{took: took, at: now}
 	}
 	c.checked, c.hasChecked = max(c.checked, started), true
+	if wrote {
+		c.wrote = max(c.wrote, started)
+	}
 	return c
 }
 
 // CheckFailure is why a self-check failed. Detail is a stable text.
 type CheckFailure struct {
-	// Denied says that kube-apiserver answered and refused.
-	Denied bool
-	Detail string
+	// Denied says that kube-apiserver answered and refused, Write that it took no write of a Lease.
+	Denied, Write bool
+	Detail        string
 }
 
 // CheckFailed notes that kube-apiserver gave no answer to a self-check, or refused it. The outage
-// counts from the last self-check that passed.
+// counts from the last self-check that passed: if it took no write, from the last one that wrote.
 func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) ClusterState {
-	if c.hasChecked {
+	switch {
+	case failure.Write && c.wrote > 0:
+		now = min(now, c.wrote)
+	case c.hasChecked:
 		now = min(now, c.checked)
 	}
-	c.outage, c.unanswered, c.failure = c.outage.begun(now), period{}, failure
+	reason, text := APIServerUnreachable, "kube-apiserver does not answer or takes no Leases, so kubelets cannot renew theirs either: "
+	if failure.Denied {
+		reason, text = APIServerDenied, "kube-apiserver refuses to show Leases to this replica, or to take its own: the replica needs another role, or an admission webhook refuses Leases: "
+	}
+	if c.unusable.Reason != reason || c.failure != failure {
+		c.unusable, c.failure = Delay{Reason: reason, Message: text + failure.Detail, Until: Open}, failure
+	}
+	c.outage, c.unanswered = c.outage.begun(now), period{}
+	c.unusable.Since = c.outage.since
 	return c
 }
 
 // CheckRuns notes that a self-check that began at started has no answer yet. Nodes wait for it if
 // it is not prompt.
 func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
-	if now.Sub(started) >= unansweredAfter {
-		c.unanswered = c.unanswered.begun(started)
+	if now.Sub(started) < unansweredAfter {
+		return c
+	}
+	c.unanswered = c.unanswered.begun(started)
+	if !c.outage.on {
+		c.unusable = Delay{
+			Reason: APIServerUnreachable, Since: c.unanswered.since, Until: Open,
+			Message: "kube-apiserver has not answered a self-check yet, so kubelets may be unable to renew their Leases",
+		}
 	}
 	return c
 }

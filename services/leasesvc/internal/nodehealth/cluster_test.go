@@ -68,10 +68,10 @@ func TestPlan_LateProcessWaitsForASelfCheckBegunAfterwards(t *testing.T) {
 	before := w.now
 	w.now = w.now.Add(100 * time.Millisecond)
 	w.cluster = w.cluster.Delayed(w.now)
-	w.cluster = w.cluster.CheckPassed(before, w.now)
+	w.cluster = w.cluster.CheckPassed(before, w.now, true)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionTrue)
-	w.cluster = w.cluster.CheckPassed(w.now, w.now)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, true)
 	w.pass()
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
@@ -166,7 +166,7 @@ func TestPlan_SlowAnswersDelayTheVerdictAndNoMore(t *testing.T) {
 			after := func(d time.Duration) {
 				for end := w.now.Add(d); w.now < end; {
 					if running && w.now.Sub(begun) >= slowness {
-						w.cluster, running = w.cluster.CheckPassed(begun, w.now), false
+						w.cluster, running = w.cluster.CheckPassed(begun, w.now, true), false
 					} else if running {
 						w.cluster = w.cluster.CheckRuns(begun, w.now)
 					}
@@ -203,11 +203,33 @@ func TestPlan_HangOfKubeAPIServerIsNoSilence(t *testing.T) {
 		w.cluster = w.cluster.CheckRuns(begun, w.now)
 		w.pass()
 	}
-	w.cluster = w.cluster.CheckPassed(begun, w.now)
+	w.cluster = w.cluster.CheckPassed(begun, w.now, true)
 	w.noAnswer = false
 	w.run(40 * time.Second)
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(12 * time.Second)
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+// Reads pass while writes do not: an outage of writes counts from the last check that wrote.
+func TestPlan_OutageOfWritesCountsFromTheLastWrite(t *testing.T) {
+	w := newFixture(t, 4)
+	w.noAnswer = true
+	w.run(40*time.Second, w.names...)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, true)
+	w.run(8*time.Second, w.names[1:]...)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, false)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{Write: true})
+	w.run(time.Second, w.names[1:]...)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, true)
+	w.noAnswer = false
+	w.run(49*time.Second, w.names[1:]...) // n0 is silent for 58 s
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}) // which ends no grace period
+	if got := w.health("n0"); got == nodehealth.Silent {
+		t.Errorf("n0 is %v in the grace period after an outage", got)
+	}
+	w.run(2*time.Second, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 

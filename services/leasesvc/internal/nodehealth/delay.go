@@ -67,8 +67,8 @@ func NoZoneReadyDelay() Delay {
 }
 
 // delays is the table of what delays the mark of one Node. A Node is marked when all are over. A
-// zero Delay does not apply.
-type delays [6]Delay
+// zero Delay does not apply. Two are of a kube-apiserver: while it is unusable, and afterwards.
+type delays [7]Delay
 
 // delays returns the table of a Node with its last sign of life.
 func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
@@ -78,11 +78,12 @@ func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
 			Reason: TermYoung, Message: "this replica leads the shard of the Node for a short time, within which a living agent finds it",
 			Since: s.Ownership.HeldSince, Until: s.Ownership.HeldSince.Add(min(r.LeastSilence, r.graceOf(s))),
 		},
+		c.unusable,
 		c.apiServerDelay(r.graceOf(s), g.until),
 		c.selfCheckDelay(),
 		c.zonesDelay(r.graceOf(s)),
 	}
-	d[5] = c.massDelay(s, d.deadline())
+	d[6] = c.massDelay(s, d.deadline())
 	return d
 }
 

@@ -32,7 +32,7 @@ func TestAssess_EachRowOfTheTableDelaysAMark(t *testing.T) {
 		},
 		"young term": {
 			delay:  func(w *fixture) { w.ownership["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now} },
-			reason: nodehealth.TermYoung, since: at(0), until: at(15),
+			reason: nodehealth.TermYoung, since: at(0), until: at(20),
 		},
 		"kube-apiserver is away": {
 			delay: func(w *fixture) {
@@ -48,13 +48,13 @@ func TestAssess_EachRowOfTheTableDelaysAMark(t *testing.T) {
 		},
 		"kube-apiserver was away": {
 			delay: func(w *fixture) {
-				w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}).CheckPassed(w.now.Add(10*time.Second), w.now.Add(10*time.Second))
+				w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}).CheckPassed(w.now.Add(10*time.Second), w.now.Add(10*time.Second), true)
 			},
 			reason: nodehealth.APIServerUnreachable, since: at(10), until: at(60),
 		},
 		"kube-apiserver is slow": {
 			delay: func(w *fixture) {
-				w.noAnswer, w.cluster = true, w.cluster.CheckPassed(w.now.Add(-4*time.Second), w.now)
+				w.noAnswer, w.cluster = true, w.cluster.CheckPassed(w.now.Add(-4*time.Second), w.now, true)
 			},
 			reason: nodehealth.APIServerUnreachable, since: at(0), until: at(4),
 		},

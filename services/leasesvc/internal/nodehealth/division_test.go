@@ -15,7 +15,7 @@ import (
 // peer returns another replica that sees the same objects, and holds the shards that w does not.
 func (w *fixture) peer() *fixture {
 	c := *w
-	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now)
+	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, true)
 	c.states = map[string]nodehealth.NodeState{}
 	c.ownership = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]session.State{}

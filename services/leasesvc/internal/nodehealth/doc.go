@@ -27,7 +27,7 @@
 // write the Lease is read past the cache; a renewal that it shows is a sign of life.
 //
 // A kubelet may live and reach no kube-apiserver. A Node with a living session is marked too if its
-// kubelet has reached none for 50 s while others have; see Assessment.CutOff.
+// kubelet has reached none for 50 s and kubelets in general are served; see Assessment.CutOff.
 //
 // # Compatibility
 //
@@ -55,7 +55,7 @@
 // judge it.
 //
 // A new leader needs no memory of silence to be safe: within 17 s of the loss of the old leader a
-// living node has beaten here or written its Lease. It marks no Node in the first 15 s of its term
+// living node has beaten here or written its Lease. It marks no Node in the first 20 s of its term
 // (Rules.LeastSilence). Silences of sessions come with their checkpoint. A Node without a session
 // has a new grace period.
 //

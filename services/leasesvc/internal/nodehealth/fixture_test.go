@@ -63,7 +63,7 @@ func newFixture(t fataler, count int) *fixture {
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 	}
-	w.cluster = w.cluster.CheckPassed(0, 0)
+	w.cluster = w.cluster.CheckPassed(0, 0, true)
 	w.observe()
 	return w
 }
@@ -168,7 +168,7 @@ func (w *fixture) plan() nodehealth.Plan {
 	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
 		w.compare(plan.SelfCheck.Samples)
-		w.cluster = w.cluster.CheckPassed(w.now, w.now)
+		w.cluster = w.cluster.CheckPassed(w.now, w.now, true)
 	}
 	return plan
 }

@@ -78,11 +78,8 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 			name:  "a session that expires",
 			end:   func(w *fixture) { w.sessions["n0"] = session.Suspect },
 			after: ttl, then: func(w *fixture) { w.sessions["n0"] = session.Expired },
-			want: func(w writer) time.Duration {
-				if w.echo || w.ours || w.every == 0 {
-					return ttl
-				}
-				return min(max(ttl, w.lasts/2), grace) // what came before the last beat proves no more than it
+			want: func(writer) time.Duration {
+				return ttl // what came before the last beat proves no more than it
 			},
 		},
 		{
@@ -102,18 +99,13 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 			after: 40 * time.Second, then: func(w *fixture) {
 				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, session.Expired
 			},
-			want: func(w writer) time.Duration {
-				if w.lasts > grace && !w.echo && !w.ours {
-					return 40*time.Second + grace - ttl // its kubelet renews seldom
-				}
-				return 55 * time.Second // a first beat here would have come by then
-			},
+			want: func(writer) time.Duration { return 60 * time.Second }, // a first beat here would have come by then
 		},
 	} {
 		for who, writes := range writers() {
 			t.Run(c.name+"/"+who, func(t *testing.T) {
 				w := newFixture(t, 2)
-				w.sessions["n0"], w.sessions["n1"] = session.Alive, session.Alive
+				w.sessions["n0"], w.sessions["n1"], w.modes["n1"] = session.Alive, session.Alive, "endpoint"
 				if c.elsewhere {
 					delete(w.sessions, "n0")
 					w.ownership["n0"] = nodehealth.Ownership{}
@@ -184,7 +176,7 @@ func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
-					cluster = cluster.CheckPassed(w.now, w.now)
+					cluster = cluster.CheckPassed(w.now, w.now, true)
 				}
 				w.cluster = cluster
 				return p

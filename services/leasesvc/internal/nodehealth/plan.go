@@ -21,8 +21,9 @@ type Rules struct {
 	// StartupGracePeriod replaces GracePeriod for a Node without a Ready condition. It counts from
 	// when the Node was first seen.
 	StartupGracePeriod time.Duration
-	// LeastSilence is how long a replica that gained a shard marks none of its Nodes. A living
-	// agent that lost its server without a word beats here by then.
+	// LeastSilence is how long a replica that gained a shard marks none of its Nodes: SessionGrace
+	// at least. By then a living agent that lost its server without a word beats here, or a Lease
+	// is written.
 	LeastSilence time.Duration
 	// SessionGrace is the silence after which a session expires. A Node whose living agent says
 	// that the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
@@ -52,7 +53,7 @@ func DefaultRules() Rules {
 	return Rules{
 		GracePeriod:            50 * time.Second,
 		StartupGracePeriod:     time.Minute,
-		LeastSilence:           15 * time.Second,
+		LeastSilence:           20 * time.Second,
 		SessionGrace:           20 * time.Second,
 		UnreadyStart:           5 * time.Second,
 		ExcludeLabels:          []string{ExcludeDisruptionLabel},
@@ -114,8 +115,10 @@ func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authori
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
 	for i := range nodes {
-		served, _, _ := nodes[i].signs.served(now.Instant)
-		p.cluster.served = max(p.cluster.served, served)
+		p.cluster.served = max(p.cluster.served, nodes[i].signs.served(now.Instant))
+	}
+	if now.Instant.Sub(p.cluster.served) > r.GracePeriod/2 {
+		p.cluster.servedSince = now.Instant
 	}
 	for i := range nodes {
 		p.count(&nodes[i])

@@ -89,7 +89,7 @@ func TestPlan_SignsOfAKubeletWhoseAgentDied(t *testing.T) {
 		"one renewal later":              {renews: 7 * time.Second, want: 57 * time.Second},
 		"one status later":               {status: 15 * time.Second, want: 65 * time.Second},
 		"a Lease that is renewed seldom": {lasts: 80 * time.Second, want: 40 * time.Second},
-		"a Lease for a year":             {lasts: 365 * 24 * time.Hour, want: 50 * time.Second},
+		"a Lease for a year":             {lasts: 365 * 24 * time.Hour, want: beat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := probed(t, 4)
@@ -160,6 +160,46 @@ func TestPlan_KubeletThatIsCutOffIsMarkedAfterTheGracePeriod(t *testing.T) {
 			if got := w.health("n0"); got != nodehealth.Alive {
 				t.Errorf("a kubelet that is back is %v", got)
 			}
+		})
+	}
+}
+
+// What kept all kubelets from kube-apiserver is over for one of them: the others have a grace
+// period to return.
+func TestPlan_KubeletsThatAreCutOffTogetherHaveAGracePeriodToReturn(t *testing.T) {
+	w := probed(t, 4)
+	for _, name := range w.names {
+		w.sessions[name], w.observes[name], w.modes[name] = session.Alive, true, "probe"
+	}
+	w.renewing(10 * time.Minute)
+	w.renewing(50*time.Second, "n1")
+	for _, name := range w.names {
+		w.expectReady(name, corev1.ConditionTrue)
+	}
+	w.renewing(10*time.Second, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+	w.expectReady("n1", corev1.ConditionTrue)
+}
+
+// The grace period of a kubelet that is cut off counts from when its agent could say so: a new
+// agent, or a new process of leasesvc, begins it.
+func TestPlan_CutOffCountsFromWhenItCouldBeSeen(t *testing.T) {
+	for name, begin := range map[string]func(*fixture){
+		"the agent begins to probe": func(w *fixture) { w.modes["n0"] = "probe" },
+		"leasesvc begins": func(w *fixture) {
+			w.modes["n0"] = "probe"
+			w.states = map[string]nodehealth.NodeState{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := probed(t, 4)
+			w.modes["n0"], w.observes["n0"] = "endpoint", true
+			w.renewing(5*time.Minute, w.names[1:]...) // its agent acknowledges
+			begin(w)
+			w.renewing(50*time.Second, w.names[1:]...)
+			w.expectReady("n0", corev1.ConditionTrue)
+			w.renewing(300*time.Millisecond, w.names[1:]...)
+			w.expectReady("n0", corev1.ConditionUnknown)
 		})
 	}
 }

@@ -152,7 +152,7 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 			}
 			h.expectNoneOf(plan.Steps)
 			if !h.noAnswer && plan.SelfCheck != nil {
-				h.cluster = h.cluster.CheckPassed(h.now, h.now)
+				h.cluster = h.cluster.CheckPassed(h.now, h.now, true)
 			}
 		}
 	})
@@ -222,7 +222,7 @@ func BenchmarkPlan_ManySilent(b *testing.B) {
 		w.renew(name, 0)
 	}
 	states := w.observe()
-	cluster := w.cluster.CheckPassed(w.now, w.now)
+	cluster := w.cluster.CheckPassed(w.now, w.now, true)
 	b.ReportAllocs()
 	for b.Loop() {
 		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})

@@ -51,6 +51,8 @@ type signs struct {
 	// it observed the kubelet last.
 	agent    unique.Handle[session.Agent]
 	observes bool
+	// watched is when the session, or an agent in another mode, was first observed.
+	watched monotonic.Instant
 	// reportsSilence says that the agent of an expired session is heard, and observes the kubelet:
 	// it says that the kubelet is silent.
 	reportsSilence bool
@@ -67,6 +69,8 @@ type signs struct {
 	// kubeletsLease says that the present version is one. leaseDuration is that of the last one; 0
 	// if it has none.
 	kubeletsLease bool
+	// renewsItself says that the kubelet renewed its Lease twice within half a grace period.
+	renewsItself  bool
 	leaseDuration time.Duration
 }
 
@@ -97,17 +101,20 @@ func ModeOf(agent unique.Handle[session.Agent]) string {
 // firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
 // sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
-	s := signs{first: now, session: o.Session, expired: now, byOther: o.Lease.ByOther}
+	s := signs{first: now, session: o.Session, expired: now, watched: now, byOther: o.Lease.ByOther}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
 	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
 	return s.observeAgent(now, o).observeWriter(o)
 }
 
 func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
-	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeAgent(now, o).observeLease(now, o).observeWriter(o)
+	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeAgent(now, o).observeLease(now, r.GracePeriod/2, o).observeWriter(o)
 }
 
 func (s signs) observeAgent(now monotonic.Instant, o Observation) signs {
+	if ModeOf(s.agent) != ModeOf(o.Agent) {
+		s.watched, s.renewsItself = now, false
+	}
 	s.agent, s.observes = o.Agent, o.SessionObserves
 	s.reportsSilence = o.AgentLives && o.SessionObserves && o.Session == session.Expired
 	switch {
@@ -158,6 +165,9 @@ func (r Rules) observeSession(now monotonic.Instant, s signs, state session.Stat
 	if state == s.session {
 		return s
 	}
+	if s.session == session.Gone {
+		s.watched = now
+	}
 	s.heardHere = s.session == session.Alive || s.heardHere && s.session == session.Suspect
 	switch {
 	case state == session.Gone && s.session != session.Expired:
@@ -176,7 +186,8 @@ func (r Rules) observeSession(now monotonic.Instant, s signs, state session.Stat
 // observeLease counts a changed renewTime as a sign of life, also a smaller one: the node's clock
 // may have been set back. A version that is not newer comes from a cache that was filled again from
 // an older list.
-func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
+func (s signs) observeLease(now monotonic.Instant, pace time.Duration, o Observation) signs {
+	before := s.lastRenewal()
 	changed := Newer(o.Lease.Version, s.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
 		s.renewed = s.lastRenewal()
@@ -185,7 +196,7 @@ func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 	if changed || o.Lease == (Lease{}) {
 		s.lease.version = o.Lease.Version
 	}
-	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == s.lease.version {
+	if o.Lease.Version == s.lease.version && (o.Lease.RenewedByUs || o.WrittenVersion == s.lease.version) {
 		s.lease.counts = false
 	}
 	// leasesvc may have written the Lease again before this observation.
@@ -194,6 +205,9 @@ func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 			s.renewed = max(s.renewed, now)
 		}
 		s.byOther = other
+	}
+	if last := s.lastRenewal(); before > 0 && last > before && last.Sub(before) <= pace {
+		s.renewsItself = true
 	}
 	return s
 }
@@ -233,21 +247,27 @@ func (s signs) own() (at monotonic.Instant, by SignSource) {
 	return s.posted, StatusUpdate
 }
 
-// served returns the last sign that the kubelet reaches kube-apiserver; 0 for none. known says that
-// a later one would have been seen: the kubelet writes its Lease itself, or its agent forwards its
-// requests and says when they fail. An agent of another kind may write the Lease of a kubelet that
-// it observes.
-func (s signs) served(now monotonic.Instant) (at monotonic.Instant, by SignSource, known bool) {
+// reached returns the last sign that the kubelet reaches kube-apiserver; 0 for none. known is false
+// if a later one may not have been seen: only a kubelet that writes its Lease itself, or whose
+// agent says since when its requests fail, shows that it reaches none.
+func (s signs) reached() (at monotonic.Instant, by SignSource, known bool) {
 	at, by = s.own()
-	switch mode := ModeOf(s.agent); {
-	case mode != modeEndpoint:
-		return at, by, s.lastRenewal() > 0 && (mode == modeProbe || !s.observes)
-	case s.cutOff > 0:
-		return s.cutOff, by, true
-	case s.session == session.Alive:
-		return now, SessionBeat, true
+	switch ModeOf(s.agent) {
+	case modeEndpoint:
+		return max(at, s.cutOff), by, s.cutOff > 0
+	case modeProbe:
+		return at, by, true
 	}
-	return at, by, false
+	return at, by, s.renewsItself && !s.observes
+}
+
+// served returns when the kubelet last reached kube-apiserver, as far as its Lease or its agent
+// shows; 0 for not at all.
+func (s signs) served(now monotonic.Instant) monotonic.Instant {
+	if s.session == session.Alive && s.cutOff == 0 && ModeOf(s.agent) == modeEndpoint {
+		return now
+	}
+	return s.lastRenewal()
 }
 
 // Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as

@@ -62,7 +62,7 @@ type run struct {
 	failed       error                   // of the last write
 	loggedReason string                  // of the suspension that was last logged
 	loggedMass   nodehealth.SilentGroups // as last logged
-	loggedCutOff int                     // as last logged
+	loggedCutOff bool                    // as last logged
 	// evictionDelays are those of this pass, by the names of Nodes.
 	evictionDelays map[string]nodehealth.Delay
 
@@ -277,6 +277,10 @@ func (r *run) lease(node string) nodehealth.Lease {
 // at once.
 func (r *run) observeLive(newer []nodehealth.LiveLease) {
 	for _, lease := range newer {
+		index, known := r.find(lease.Node)
+		if !known || !nodehealth.Newer(lease.Lease.Version, r.nodes[index].LeaseVersion()) {
+			continue // the Node is gone, or the answer is older than what is known
+		}
 		r.live[lease.Node] = lease.Lease
 		if r.behind == "" {
 			r.behind, r.behindSince = lease.Node, r.now.Instant
@@ -360,9 +364,12 @@ func (r *run) logState(plan *nodehealth.Plan) {
 		r.Logger.Info("marking is not suspended any more")
 		r.Decisions.Record(decisions.Decision{Action: decisions.MarkingResumed, Message: "silent nodes are marked Unknown again"})
 	}
-	if plan.CutOff != r.loggedCutOff {
-		r.loggedCutOff = plan.CutOff
-		r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff)
+	if cutOff := plan.CutOff > 0; cutOff != r.loggedCutOff {
+		if r.loggedCutOff = cutOff; cutOff {
+			r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff)
+		} else {
+			r.Logger.Info("no kubelet whose agent lives is cut off from kube-apiserver any more")
+		}
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence

@@ -187,7 +187,9 @@ func (r *Result) MarkingHold() nodehealth.Delay {
 
 // withoutSigns returns the Result without what a sign of life changes.
 func (r Result) withoutSigns() Result {
-	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health, CutOff: r.Assessment.CutOff, Delay: r.MarkingHold()}
+	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health, CutOff: r.Assessment.CutOff}
+	delay := r.MarkingHold() // its message may differ with each self-check
+	r.Assessment.Delay = nodehealth.Delay{Reason: delay.Reason, Since: delay.Since}
 	r.LeaseRenewed, r.StatusUpdated = 0, 0
 	return r
 }

@@ -193,7 +193,9 @@ func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
-	if s := r.Sessions.Session(step.Node.Name); (s.State == session.Alive || s.State == session.Suspect) && (!step.CutOff || nodehealth.ModeOf(s.Agent) != step.AgentMode) {
+	s := r.Sessions.Session(step.Node.Name)
+	speaks := s.State == session.Alive || s.State == session.Suspect
+	if speaks != step.CutOff || speaks && nodehealth.ModeOf(s.Agent) != step.AgentMode {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)
@@ -281,7 +283,7 @@ func (r *run) checked(res result) {
 			r.writeCheckAt = r.now.Instant.Add(writeCheckEvery)
 		}
 		r.checkTimeout = min(max(minTimeout, 2*res.took), maxTimeout)
-		r.state = r.state.CheckPassed(res.begun, r.now.Instant)
+		r.state = r.state.CheckPassed(res.begun, r.now.Instant, len(res.terms) > 0)
 		r.observeLive(res.newer)
 		return
 	}
@@ -299,8 +301,8 @@ func (r *run) checked(res result) {
 // checkFailure says why a self-check failed, without what differs between two equal failures.
 func checkFailure(err error) nodehealth.CheckFailure {
 	var status apierrors.APIStatus
-	request := "get leases.coordination.k8s.io"
-	if errors.Is(err, errNoLeaseWrite) {
+	request, write := "get leases.coordination.k8s.io", errors.Is(err, errNoLeaseWrite)
+	if write {
 		request = "update leases.coordination.k8s.io"
 	}
 	switch {
@@ -311,15 +313,15 @@ func checkFailure(err error) nodehealth.CheckFailure {
 		if !found {
 			reason = message
 		}
-		return nodehealth.CheckFailure{Denied: true, Detail: request + ": " + reason}
+		return nodehealth.CheckFailure{Denied: true, Write: write, Detail: request + ": " + reason}
 	case errors.As(err, &status):
-		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason) + " to " + request}
+		return nodehealth.CheckFailure{Write: write, Detail: "it answers " + string(status.Status().Reason) + " to " + request}
 	case errors.Is(err, context.DeadlineExceeded):
-		return nodehealth.CheckFailure{Detail: "no answer in time"}
+		return nodehealth.CheckFailure{Write: write, Detail: "no answer in time"}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nodehealth.CheckFailure{Detail: "connection refused"}
+		return nodehealth.CheckFailure{Write: write, Detail: "connection refused"}
 	}
-	return nodehealth.CheckFailure{Detail: "a request failed"}
+	return nodehealth.CheckFailure{Write: write, Detail: "a request failed"}
 }
 
 func (r *run) written(res result) {

@@ -94,9 +94,11 @@ func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
 		ObjectMeta: metav1.ObjectMeta{Name: object.Name, Namespace: object.Namespace, ResourceVersion: object.ResourceVersion},
 		lease:      s.liveLease(object),
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byOther[object.Name] = slim.lease.ByOther
+	if !slim.lease.RenewedByUs {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.byOther[object.Name] = slim.lease.ByOther
+	}
 	return slim
 }
 

@@ -170,7 +170,7 @@ func demoFlags(service string) []string {
 	switch service {
 	case "leasesvc":
 		return []string{
-			"--heartbeat-interval=2s", "--heartbeat-grace-period=8s",
+			"--heartbeat-interval=2s", "--heartbeat-grace-period=8s", "--lease-duration=16s",
 			fmt.Sprintf("--node-monitor-grace-period=%ds", fault.GracePeriod),
 		}
 	case "bootstrapsvc":

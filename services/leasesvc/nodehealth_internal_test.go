@@ -82,3 +82,16 @@ func TestDryRun_OfNodeHealthSuspendsNoMarking(t *testing.T) {
 		}
 	}
 }
+
+// A grace period that a kubelet cannot meet is refused, with the times.
+func TestNewNodeHealth_RefusesAGracePeriodWithoutMargin(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.Classes[0].Grace = 17 * time.Second
+	_, err := newNodeHealth(&cfg, &state{
+		catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards(),
+	}, Deps{Logger: slog.New(slog.DiscardHandler), LoopSelection: []string{"*", NodeHealthLoop}})
+	if err == nil || !strings.Contains(err.Error(), "at least 17.4s") || !strings.Contains(err.Error(), "within 16.4s") {
+		t.Errorf("a grace period of 17 s: %v", err)
+	}
+}
