@@ -366,7 +366,7 @@ func (r *run) logState(plan *nodehealth.Plan) {
 	}
 	if cutOff := plan.CutOff > 0; cutOff != r.loggedCutOff {
 		if r.loggedCutOff = cutOff; cutOff {
-			r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff)
+			r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff, "first", r.Publisher.Snapshot().CutOff().First)
 		} else {
 			r.Logger.Info("no kubelet whose agent lives is cut off from kube-apiserver any more")
 		}

@@ -138,7 +138,7 @@ func goTogether(a, b Entry) bool {
 	sameProcess := a.Signals && b.Signals && (len(a.Services) == 1 && slices.Contains(b.Services, a.Services[0]) || len(b.Services) == 1 && slices.Contains(a.Services, b.Services[0]))
 	ofAll := undo(a, b) && (len(a.Services) == 0 || len(b.Services) == 0)
 	withoutEtcd := a.NeedsEtcd && b.NoQuorum() || b.NeedsEtcd && a.NoQuorum()
-	return (!a.OfEtcd || !b.OfEtcd) && (!a.LeavesOne || !b.LeavesOne) && !sameProcess && !ofAll && !withoutEtcd
+	return (!a.OfEtcd || !b.OfEtcd) && !sameProcess && !ofAll && !withoutEtcd
 }
 
 // undo says whether the end of one of two faults of a service would end the other one.

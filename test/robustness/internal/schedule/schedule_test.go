@@ -48,7 +48,7 @@ func TestDraw_PairsOverlap(t *testing.T) {
 				t.Fatalf("step %v is no pair", step)
 			}
 			second := EntryOf(step[1].Kind)
-			if first.OfEtcd && second.OfEtcd || first.LeavesOne && second.LeavesOne {
+			if first.OfEtcd && second.OfEtcd {
 				t.Errorf("%v: two faults that cannot be together", step)
 			}
 			if first.NeedsEtcd && second.NoQuorum() || second.NeedsEtcd && first.NoQuorum() {

@@ -68,9 +68,6 @@ type Entry struct {
 	OfEtcd bool
 	// NeedsEtcd says that etcd must have a quorum while the fault is injected.
 	NeedsEtcd bool
-	// LeavesOne says that only one of two replicas can do the work of leasesvc, for longer than a
-	// grace period. A step has one such fault.
-	LeavesOne bool
 	// Long says that the short form has none of it: the fault takes long, or differs from another
 	// one in its direction or extent only.
 	Long bool
@@ -117,14 +114,14 @@ func Table() []Entry {
 		{Kind: LateWatches, Number: "F7", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the watches of the service deliver two seconds late"},
 		{Kind: CallsCut, Number: "F8", Services: []string{history.Leasesvc}, Least: 6 * s, Most: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica; its answers leave"},
 		{Kind: CallsSlow, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "bytes between one replica and its callers arrive 200 ms late in both directions"},
-		{Kind: APIServerKilled, LeavesOne: true, Number: "F6", Least: 20 * s, Most: 24 * s, Notice: 10 * s, Shows: []string{"published"}, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
+		{Kind: APIServerKilled, Number: "F6", Least: 20 * s, Most: 24 * s, Notice: 10 * s, Shows: []string{"published"}, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
 		{Kind: EtcdStopped, Long: true, OfEtcd: true, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "etcd is stopped and started again; the fault is over when both kube-apiservers answer"},
 		{Kind: Herd, Number: "F10", What: "each connection of agents, gateways and replicas to any replica is closed at the same moment"},
 		{Kind: Starved, Signals: true, Number: "F11", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the replica with the most shards runs 10 ms of each 100 ms"},
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries(), []Entry{
-		{Kind: CallsCutLong, Long: true, LeavesOne: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than each grace period"},
+		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than each grace period"},
 	})
 }
 
