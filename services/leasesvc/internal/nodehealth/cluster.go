@@ -25,6 +25,9 @@ type ClusterState struct {
 	// short time before.
 	recovered monotonic.Instant
 	recurring bool
+	// interrupted is when an outage of any length ended that was the first one in a grace period; 0
+	// for none.
+	interrupted monotonic.Instant
 	// allDown says that every zone was fully disrupted in the last pass, zonesUp when that ended
 	// last; 0 for never.
 	allDown bool
@@ -87,13 +90,20 @@ func (c ClusterState) Suspended() (Delay, bool) {
 // outage every node has a new grace period: kubelets could not renew Leases either. After an outage
 // that recurs it is half of one, which is more than two renewals: otherwise short outages in a row
 // would forbid every verdict. signUntil is the end of what the last sign of life allows.
-func (c ClusterState) apiServerDelay(grace time.Duration, signUntil monotonic.Instant) Delay {
+//
+// A kubelet whose write failed tries again with its next renewal only, however short the outage
+// was. So the first outage in a grace period delays verdicts by least. Others do not, so that
+// checks which fail now and then forbid no verdict.
+func (c ClusterState) apiServerDelay(grace, least time.Duration, signUntil monotonic.Instant) Delay {
 	d := Delay{Reason: APIServerUnreachable}
 	if c.recovered > 0 {
 		if c.recurring {
 			grace /= 2
 		}
 		d.Since, d.Until, d.Message = c.recovered, c.recovered.Add(grace), "kube-apiserver was unusable a short time ago, and every node has one grace period since"
+	}
+	if again := c.interrupted.Add(least); c.interrupted > 0 && again > d.Until {
+		d.Since, d.Until, d.Message = c.interrupted, again, "kube-apiserver was unusable for a moment, and a kubelet whose write failed tries again with its next renewal"
 	}
 	if slow := signUntil.Add(c.slow.took); c.slow.took > 0 && slow > d.Until {
 		d.Since, d.Until, d.Message = c.slow.at, slow, "kube-apiserver answered slowly, and a verdict waits for as long"
@@ -145,6 +155,9 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 // CheckPassed notes that kube-apiserver answered a self-check that began at started. wrote says
 // that it wrote a Lease. After a slow answer the grace periods are as much longer as it was slow.
 func (c ClusterState) CheckPassed(started, now monotonic.Instant, wrote bool) ClusterState {
+	if c.outage.on && c.interrupted == 0 {
+		c.interrupted = now
+	}
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
 		c.recurring, c.recovered = c.recovered > 0, now
 	}
@@ -209,6 +222,9 @@ func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
 func (c ClusterState) withoutOld(now monotonic.Instant, grace time.Duration) ClusterState {
 	if !c.outage.on && now.Sub(c.recovered) > 2*grace {
 		c.recovered, c.recurring = 0, false
+	}
+	if now.Sub(c.interrupted) > grace {
+		c.interrupted = 0
 	}
 	if c.slow.took > 0 && now.Sub(c.slow.at) > grace {
 		c.slow = slowCheck{}

@@ -79,7 +79,7 @@ func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
 			Since: s.Ownership.HeldSince, Until: s.Ownership.HeldSince.Add(min(r.LeastSilence, r.graceOf(s))),
 		},
 		c.unusable,
-		c.apiServerDelay(r.graceOf(s), g.until),
+		c.apiServerDelay(r.graceOf(s), r.LeastSilence, g.until),
 		c.selfCheckDelay(),
 		c.zonesDelay(r.graceOf(s)),
 	}
