@@ -21,6 +21,12 @@ type Report struct {
 	// result of time.Now, whose monotonic reading counts. The lease expires as if the last beat had
 	// been sent then. The zero time stands for now, with every beat.
 	ObservedTime time.Time
+	// CutOff is since when every request of the holder to kube-apiserver has failed, a result of
+	// time.Now; zero if one was served since, or if the caller does not see the requests. Only a
+	// program that forwards the requests of a kubelet knows it. While other kubelets reach
+	// kube-apiserver, the Node is marked Unknown after the node-monitor grace if Config.Mode is
+	// "endpoint".
+	CutOff time.Time
 	// Conditions are shown in the lease of the holder; at most 16, with different types.
 	Conditions []Condition
 }
@@ -52,7 +58,7 @@ const (
 	maxMessageRunes = 256
 	// conditionBytes and reportBytes bound what an encoded condition and report take beside texts.
 	conditionBytes = 40
-	reportBytes    = 40
+	reportBytes    = 60
 )
 
 var (
@@ -103,10 +109,13 @@ func (r *Report) validate() error {
 // observes reports whether the report says when the holder was last observed.
 func (r *Report) observes() bool { return r != nil && !r.ObservedTime.IsZero() }
 
+// lasts reports whether the report says something that beats with a bare handle leave as it is.
+func (r *Report) lasts() bool { return r != nil && (len(r.Conditions) > 0 || !r.CutOff.IsZero()) }
+
 // bare reports whether a beat without the report says the same: the holder was observed within the
 // tolerance. A nil Report is bare.
 func (r *Report) bare(now time.Time, tolerance time.Duration) bool {
-	return r == nil || len(r.Conditions) == 0 && (r.ObservedTime.IsZero() || now.Sub(r.ObservedTime) < tolerance)
+	return r == nil || !r.lasts() && (r.ObservedTime.IsZero() || now.Sub(r.ObservedTime) < tolerance)
 }
 
 // message returns nil for nil.
@@ -117,6 +126,9 @@ func (r *Report) message(now time.Time) *leasev1.Report {
 	m := &leasev1.Report{}
 	if !r.ObservedTime.IsZero() {
 		m.ObservedAge = age(now, r.ObservedTime)
+	}
+	if !r.CutOff.IsZero() {
+		m.CutOffAge = age(now, r.CutOff)
 	}
 	for i := range r.Conditions {
 		c := &r.Conditions[i]

@@ -142,7 +142,7 @@ func TestReport_LargeReportsAreDividedIntoMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		large := agent.Report{ObservedTime: time.Now()}
+		large := agent.Report{ObservedTime: time.Now(), CutOff: time.Now()}
 		for i := range 16 {
 			large.Conditions = append(large.Conditions, agent.Condition{
 				Type: fmt.Sprintf("C%062d", i), Reason: strings.Repeat("R", 63), Message: strings.Repeat("ä", 256), TransitionTime: time.Now(),
@@ -317,6 +317,33 @@ func TestRun_UnknownDirectiveIsIgnored(t *testing.T) {
 		if got := a.Status(); got.Streams != 1 || got.LastError != "" {
 			t.Errorf("status %+v", got)
 		}
+	})
+}
+
+// A bare handle would leave what a server keeps, so the beat after the end says so itself.
+func TestReport_EndOfWhatLastsIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
+		reports := func(report *leasev1.Report) *leasev1.StreamHeartbeatsRequest {
+			return &leasev1.StreamHeartbeatsRequest{Reports: []*leasev1.HandleReport{{Handle: 1, Report: report}}}
+		}
+		bare := &leasev1.StreamHeartbeatsRequest{Handles: []uint32{1}}
+		advance(interval / 2)
+		s.takeRequests()
+		report(t, a, node("n1"), agent.Report{CutOff: time.Now().Add(-time.Second)})
+		advance(2 * interval)
+		expectRequests(t, "cut off", s, reports(&leasev1.Report{CutOffAge: durationpb.New(time.Second + interval/2)}),
+			reports(&leasev1.Report{CutOffAge: durationpb.New(time.Second + interval + interval/2)}))
+		report(t, a, node("n1"), agent.Report{})
+		advance(2 * interval)
+		expectRequests(t, "not any more", s, reports(&leasev1.Report{}), bare)
+		report(t, a, node("n1"), agent.Report{Conditions: []agent.Condition{{Type: "A", Status: agent.ConditionTrue}}})
+		advance(interval)
+		s.takeRequests()
+		report(t, a, node("n1"), agent.Report{})
+		advance(2 * interval)
+		expectRequests(t, "no conditions any more", s, reports(&leasev1.Report{}), bare)
 	})
 }
 

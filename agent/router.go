@@ -59,9 +59,10 @@ func (t *target) signal() { signal(t.changed) }
 type entry struct {
 	holder Holder
 	// report is nil before the first Report of the holder. told is set once a message of this
-	// registration has said that the holder is observed.
-	report *Report
-	told   bool
+	// registration has said that the holder is observed, and lasting while the last one has said
+	// something that a bare handle does not end.
+	report        *Report
+	told, lasting bool
 	// waiting is set while the report has to be sent; only with Config.BeatOnReport.
 	waiting bool
 	renewal Renewal
@@ -311,7 +312,7 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 		case e.retryAt.After(now):
 			next = earlier(next, e.retryAt)
 		case len(holders) < limit && size < maxMessageBytes:
-			e.registering, e.told, e.waiting = true, e.report.observes(), false
+			e.registering, e.told, e.lasting, e.waiting = true, e.report.observes(), e.report.lasts(), false
 			size += e.holder.size() + e.report.size()
 			holders = append(holders, beating{holder: e.holder, report: e.report})
 		}
@@ -328,8 +329,8 @@ func (r *router) registeredHolders(t *target, class string, now time.Time) []bea
 	for handle, e := range t.handles {
 		if e.holder.Class == class && r.due(e, now) {
 			e.waiting = false
-			explicit := !e.told && e.report.observes()
-			e.told = e.told || explicit
+			explicit := !e.told && e.report.observes() || e.lasting && !e.report.lasts()
+			e.told, e.lasting = e.told || e.report.observes(), e.report.lasts()
 			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report, explicit: explicit})
 		}
 	}

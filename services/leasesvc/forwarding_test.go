@@ -73,7 +73,7 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 	}
 	reported := register(7, holder(streamed, "1"))
 	reported.Registrations[0].Report = &leasev1.Report{
-		ObservedAge: durationpb.New(beatEvery), Conditions: []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}},
+		ObservedAge: durationpb.New(beatEvery), CutOffAge: durationpb.New(time.Minute), Conditions: []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}},
 	}
 	if why := exchange(t, s, reported).RegistrationResults[0].GetRejection(); why.GetRedirectAddress() != b.address || !why.GetForwarded() {
 		t.Errorf("rejected with %v, want it forwarded", why)
@@ -82,6 +82,9 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 	const roundedUp = time.Millisecond // a session keeps the time of its beat in milliseconds, never too early
 	if ago := time.Since(lease.ObserveTime.AsTime()); ago < beatEvery-roundedUp || len(lease.Conditions) != 1 || !lease.LastBeatTime.AsTime().After(lease.ObserveTime.AsTime()) {
 		t.Errorf("the forwarded beat has lost its report: observed %v ago, %v", ago, lease)
+	}
+	if ago := time.Since(lease.CutOffTime.AsTime()); ago < time.Minute-roundedUp || ago > 2*time.Minute {
+		t.Errorf("by the forwarded beat its holder is cut off since %v", lease.CutOffTime)
 	}
 
 	// A forwarded beat is not forwarded again.

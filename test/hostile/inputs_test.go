@@ -143,7 +143,9 @@ func timeInputs(w *world) []input {
 	for _, age := range []*durationpb.Duration{{Seconds: -1}, {Nanos: -1}, {Seconds: math.MinInt64}} {
 		all = append(all, input{fmt.Sprint("Heartbeat of age ", age), beat(w, &leasev1.Beat{
 			Holder: &leasev1.Holder{Class: "node", Name: w.node, BootId: "b"}, Sequence: 1, Report: &leasev1.Report{ObservedAge: age},
-		}), []codes.Code{codes.InvalidArgument}, "age"})
+		}), []codes.Code{codes.InvalidArgument}, "age"}, input{fmt.Sprint("Heartbeat of a kubelet that is cut off for ", age), beat(w, &leasev1.Beat{
+			Holder: &leasev1.Holder{Class: "node", Name: w.node, BootId: "b"}, Sequence: 1, Report: &leasev1.Report{CutOffAge: age},
+		}), []codes.Code{codes.InvalidArgument}, "cut_off_age"})
 	}
 	return all
 }

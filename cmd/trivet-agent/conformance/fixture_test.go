@@ -187,6 +187,9 @@ func (l *leasesvc) Beat(context.Context, time.Time) error {
 	return nil
 }
 
+// CutOff implements endpoint.Heartbeats.
+func (l *leasesvc) CutOff(time.Time) {}
+
 func (l *leasesvc) setGone(gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

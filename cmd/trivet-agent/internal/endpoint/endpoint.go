@@ -50,6 +50,9 @@ type Heartbeats interface {
 	// leader of the node's shard has recorded this observation or a later one. Its error says why
 	// ctx ended before.
 	Beat(ctx context.Context, observed time.Time) error
+	// CutOff says since when every request of the kubelet to kube-apiserver has failed; the zero
+	// time says that one was served. It must not block.
+	CutOff(since time.Time)
 }
 
 // Config configures an Endpoint. All fields but Listener and ClientCAFile are required.
@@ -80,6 +83,7 @@ type Endpoint struct {
 	pool    *upstream.Pool
 	callers *callers
 	leases  *leaseWriter
+	reach   *reach
 	metrics *metrics
 	proxy   *httputil.ReverseProxy
 	direct  *httputil.ReverseProxy // without the node's certificate
@@ -102,8 +106,9 @@ func New(cfg Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{cfg: cfg, ca: ca, pool: cfg.Upstream, callers: callers, metrics: newMetrics(), slots: make(chan struct{}, maxBootstraps), conns: newConnections()}
-	e.leases = newLeaseWriter(cfg.Node, cfg.Upstream, cfg.Heartbeats, cfg.Logger)
-	e.proxy = e.newProxy(cfg.Upstream, stripIdentity)
+	e.reach = &reach{next: cfg.Upstream, changed: cfg.Heartbeats.CutOff}
+	e.leases = newLeaseWriter(cfg.Node, cfg.Upstream, e.reach, cfg.Heartbeats, cfg.Logger)
+	e.proxy = e.newProxy(e.reach, stripIdentity)
 	e.direct = e.newProxy(cfg.Upstream.Anonymous(), stripFrontProxy)
 	return e, nil
 }
@@ -204,6 +209,7 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !e.pool.HasCertificate() {
+		e.reach.fail(recorder.start)
 		writeStatus(recorder, http.StatusServiceUnavailable, "ServiceUnavailable", "trivet-agent cannot read the certificate of the node")
 		return
 	}
@@ -224,6 +230,9 @@ type Snapshot struct {
 	// PassthroughSince is since when Lease writes pass to kube-apiserver, because leasesvc does not
 	// renew; zero while leasesvc does.
 	PassthroughSince time.Time
+	// CutOffSince is since when every request of the kubelet to kube-apiserver has failed; zero if
+	// one was served since.
+	CutOffSince time.Time
 	// HasCertificate says that the node has a valid certificate.
 	HasCertificate bool
 	// LastWrite is when the kubelet last wrote its Lease; zero if it has not.
@@ -233,7 +242,7 @@ type Snapshot struct {
 // Snapshot returns the current state.
 func (e *Endpoint) Snapshot() Snapshot {
 	s := e.leases.snapshot()
-	s.Upstreams, s.HasCertificate = e.pool.Snapshot(), e.pool.HasCertificate()
+	s.Upstreams, s.HasCertificate, s.CutOffSince = e.pool.Snapshot(), e.pool.HasCertificate(), e.reach.cutOff()
 	return s
 }
 

@@ -34,6 +34,11 @@ type leasesvc struct {
 	answer   chan struct{} // what heartbeats wait for; nil for nothing
 	reports  int
 	observed time.Time // the last one
+	cutOff   []time.Time
+}
+
+func (l *leasesvc) CutOff(since time.Time) {
+	l.set(func(l *leasesvc) { l.cutOff = append(l.cutOff, since) })
 }
 
 func (l *leasesvc) Beat(ctx context.Context, observed time.Time) error {

@@ -38,8 +38,10 @@ const (
 // leaseWriter makes heartbeats of the kubelet's Lease writes. A write whose heartbeat is not
 // acknowledged in time passes to kube-apiserver.
 type leaseWriter struct {
-	node       string
-	transport  http.RoundTripper
+	node      string
+	transport http.RoundTripper
+	// kubelets sends the requests of the kubelet, and transport those of the endpoint itself.
+	kubelets   http.RoundTripper
 	heartbeats Heartbeats
 	logger     *slog.Logger
 
@@ -74,8 +76,8 @@ type passthrough struct {
 	conflicts uint64 // conflicts with leasesvc that the kubelet did not see
 }
 
-func newLeaseWriter(node string, transport http.RoundTripper, heartbeats Heartbeats, logger *slog.Logger) *leaseWriter {
-	return &leaseWriter{node: node, transport: transport, heartbeats: heartbeats, logger: logger, turn: make(chan struct{}, 1)}
+func newLeaseWriter(node string, transport, kubelets http.RoundTripper, heartbeats Heartbeats, logger *slog.Logger) *leaseWriter {
+	return &leaseWriter{node: node, transport: transport, kubelets: kubelets, heartbeats: heartbeats, logger: logger, turn: make(chan struct{}, 1)}
 }
 
 // serve answers a write of the node's Lease, and returns false for any other request. The body of
@@ -330,7 +332,7 @@ func (l *leaseWriter) put(r *http.Request, body []byte) (answer, error) {
 			request.Header[name] = values
 		}
 	}
-	response, err := l.transport.RoundTrip(request)
+	response, err := l.kubelets.RoundTrip(request)
 	if err != nil {
 		return answer{}, err
 	}

@@ -95,6 +95,9 @@ func (a *apiservers) detail() string {
 	if !snapshot.PassthroughSince.IsZero() {
 		parts = append(parts, "Lease writes pass to kube-apiserver, since "+ago(snapshot.PassthroughSince))
 	}
+	if !snapshot.CutOffSince.IsZero() {
+		parts = append(parts, "no request of the kubelet was served since "+ago(snapshot.CutOffSince))
+	}
 	return strings.Join(append(parts, "the kubelet last wrote its Lease "+ago(snapshot.LastWrite)), "; ")
 }
 

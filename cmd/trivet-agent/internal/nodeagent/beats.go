@@ -40,7 +40,11 @@ type beats struct {
 	agent    *agent.Agent // this and holder never change once begun is closed
 	holder   agent.Holder
 	observed time.Time
-	waiting  error // why there is no agent yet
+	// cutOff is since when kube-apiserver has served no request of the kubelet; zero while it
+	// serves them. toldCutOff says that the last report has a cutOff.
+	cutOff     time.Time
+	toldCutOff bool
+	waiting    error // why there is no agent yet
 }
 
 func newBeats(cfg *Config, addresses func() []string, registry prometheus.Registerer, logger *slog.Logger) *beats {
@@ -67,19 +71,44 @@ func (b *beats) observe(at time.Time) {
 // observation before the agent has its identity is kept.
 func (b *beats) Report(observed time.Time) error {
 	b.mu.Lock()
-	a, holder := b.agent, b.holder
+	defer b.mu.Unlock()
 	if observed.After(b.observed) {
 		b.observed = observed
 	}
-	b.mu.Unlock()
 	select {
 	case b.seen <- struct{}{}:
 	default:
 	}
-	if a == nil {
+	return b.report()
+}
+
+// CutOff implements endpoint.Heartbeats. The next beat says that the kubelet is cut off. That it
+// is no more is said at once, with the age of the last observation: the Node may be about to be
+// marked.
+func (b *beats) CutOff(since time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cutOff = since
+	if since.IsZero() && b.toldCutOff {
+		if err := b.report(); err != nil {
+			b.logger.Warn("cannot report the kubelet", "error", err) // a defect: the holder is the agent's own
+		}
+	}
+}
+
+// report passes on what is known of the kubelet, if there is an agent. The caller holds b.mu.
+func (b *beats) report() error {
+	if b.agent == nil {
 		return nil
 	}
-	return a.Report(holder, agent.Report{ObservedTime: observed})
+	switch told := !b.cutOff.IsZero(); {
+	case told && !b.toldCutOff:
+		b.logger.Warn("kube-apiserver serves no request of the kubelet, which leasesvc is told", "since", b.cutOff)
+	case !told && b.toldCutOff:
+		b.logger.Info("kube-apiserver serves requests of the kubelet again")
+	}
+	b.toldCutOff = !b.cutOff.IsZero()
+	return b.agent.Report(b.holder, agent.Report{ObservedTime: b.observed, CutOff: b.cutOff})
 }
 
 // Beat implements endpoint.Heartbeats.
@@ -150,10 +179,10 @@ func (b *beats) newAgent(found nodeIdentity) (*agent.Agent, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := a.Report(holder, agent.Report{ObservedTime: b.observed}); err != nil {
+	b.agent, b.holder, b.waiting = a, holder, nil
+	if err := b.report(); err != nil {
 		return nil, err
 	}
-	b.agent, b.holder, b.waiting = a, holder, nil
 	close(b.begun)
 	return a, b.register(a, found)
 }

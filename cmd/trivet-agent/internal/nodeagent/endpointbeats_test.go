@@ -68,6 +68,55 @@ func TestEndpointBeats_AnAgentThatStopsReleasesTheLeaseAndKeepsItsObject(t *test
 	}
 }
 
+// A beat says since when the kubelet is cut off. That it is no more is said before its next
+// renewal, with the age of the last one, and only if leasesvc was told.
+func TestEndpointBeats_SayThatTheKubeletIsCutOffAndAtOnceThatItIsNoMore(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	b, _ := f.beatsOfEndpoint(t, f.config())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	beatNow := func() {
+		t.Helper()
+		if err := b.Beat(ctx, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	since := time.Now().Add(-20 * time.Second)
+	b.CutOff(since) // before there is an agent
+	beatNow()
+	first := f.leasesvc.awaitBeat(t, "registered", 0, func(b beat) bool { return b.registered })
+	if first.cutOff < 20*time.Second || first.cutOff > 20*time.Second+patience {
+		t.Errorf("the registration says that the kubelet is cut off for %v", first.cutOff)
+	}
+	_, n := f.leasesvc.last()
+	beatNow()
+	if second := f.leasesvc.awaitBeat(t, "beat", n, func(beat) bool { return true }); second.cutOff < first.cutOff {
+		t.Errorf("the next beat says that the kubelet is cut off for %v", second.cutOff)
+	}
+	observed := b.Renewed().Observed
+	_, n = f.leasesvc.last()
+	b.CutOff(time.Time{})
+	if cleared := f.leasesvc.awaitBeat(t, "report", n, func(beat) bool { return true }); cleared.cutOff >= 0 || !cleared.reported {
+		t.Errorf("the report after a request was served: %+v", cleared)
+	}
+	await(t, "accepted", func() bool { return b.Renewed().Accepted.After(observed) })
+	if got := b.Renewed().Observed; !got.Equal(observed) {
+		t.Errorf("the report has moved the last observation by %v", got.Sub(observed))
+	}
+	_, n = f.leasesvc.last()
+	b.CutOff(time.Now())
+	b.CutOff(time.Time{}) // between two beats
+	time.Sleep(5 * beatInterval)
+	if last, m := f.leasesvc.last(); m != n {
+		t.Errorf("a beat %+v without a renewal", last)
+	}
+	beatNow()
+	if last, _ := f.leasesvc.last(); last.cutOff >= 0 {
+		t.Errorf("the last beat says that the kubelet is cut off for %v", last.cutOff)
+	}
+}
+
 // beatsOfEndpoint runs the beats of an agent in endpoint mode until stop, or the end of the test.
 func (f *fixture) beatsOfEndpoint(t *testing.T, cfg Config) (b *beats, stop func()) {
 	t.Helper()

@@ -43,6 +43,8 @@ const (
 type beat struct {
 	registered bool
 	age        time.Duration
+	reported   bool          // it has a report
+	cutOff     time.Duration // -1 for a kubelet that is not cut off
 	holder     string
 	bootID     string
 	client     string // serial number of the client certificate
@@ -107,18 +109,16 @@ func (s *fakeLeasesvc) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.Str
 		}
 		grant := &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(beatInterval), Ttl: durationpb.New(time.Minute)}
 		response := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
-		one := beat{age: -1, client: leaf.SerialNumber.String(), info: info}
+		one := beat{age: -1, cutOff: -1, client: leaf.SerialNumber.String(), info: info}
 		for _, registration := range request.Registrations {
 			holder = registration.Holder
 			one.registered = true
-			if age := registration.Report.GetObservedAge(); age != nil {
-				one.age = age.AsDuration()
-			}
+			one.take(registration.Report)
 			response.RegistrationResults = append(response.RegistrationResults, &leasev1.RegistrationResult{Handle: 1, Result: &leasev1.RegistrationResult_Grant{Grant: grant}})
 		}
 		for _, report := range request.Reports {
 			response.Grant = grant
-			one.age = report.Report.GetObservedAge().AsDuration()
+			one.take(report.Report)
 		}
 		if len(request.Handles) > 0 {
 			response.Grant = grant
@@ -133,6 +133,16 @@ func (s *fakeLeasesvc) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.Str
 		if err := rpc.Send(response); err != nil {
 			return err
 		}
+	}
+}
+
+func (b *beat) take(report *leasev1.Report) {
+	b.reported = report != nil
+	if age := report.GetObservedAge(); age != nil {
+		b.age = age.AsDuration()
+	}
+	if age := report.GetCutOffAge(); age != nil {
+		b.cutOff = age.AsDuration()
 	}
 }
 

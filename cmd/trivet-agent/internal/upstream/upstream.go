@@ -220,6 +220,9 @@ var ErrNoCertificate = errors.New("the node has no certificate for kube-apiserve
 // answer.
 var ErrAmbiguous = errors.New("kube-apiserver may have got the request")
 
+// ErrBody says that the body of a request could not be read, which is no fault of a server.
+var ErrBody = errors.New("the body of the request could not be read")
+
 func (p *Pool) roundTrip(request *http.Request, pick func(*connections) http.RoundTripper) (*http.Response, error) {
 	request, release, err := p.keepBody(request)
 	if err != nil {
@@ -245,7 +248,7 @@ func (p *Pool) roundTrip(request *http.Request, pick func(*connections) http.Rou
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", t.base.Host, err))
 		if a.broken.Load() {
-			return nil, fmt.Errorf("%w: %w", ErrAmbiguous, errors.Join(failures...))
+			return nil, fmt.Errorf("%w: %w: %w", ErrAmbiguous, ErrBody, errors.Join(failures...))
 		}
 		p.failed(t, err)
 		if !a.movable() {
@@ -272,7 +275,7 @@ func (p *Pool) keepBody(r *http.Request) (kept *http.Request, release func(), er
 	closeBody(r)
 	if err != nil {
 		release()
-		return nil, nil, fmt.Errorf("read the body of the request: %w", err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	kept = r.WithContext(r.Context())
 	kept.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

@@ -175,7 +175,15 @@ type Report struct {
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
 	// All conditions of the holder, which Lease.conditions shows: a report replaces those of the
 	// report before, and a bare handle or an absent report leaves them. They change no decision.
-	Conditions    []*ReportedCondition `protobuf:"bytes,2,rep,name=conditions" json:"conditions,omitempty"`
+	Conditions []*ReportedCondition `protobuf:"bytes,2,rep,name=conditions" json:"conditions,omitempty"`
+	// For how long, before the message was sent, every request of the holder to kube-apiserver has
+	// failed; for a Node the requests of its kubelet. Only an agent that forwards these requests knows
+	// it. Absent means that a request was served since, or that it is not known. A bare handle or an
+	// absent report leaves what the report before says.
+	//
+	// An agent in mode "endpoint" sends it. While other kubelets reach kube-apiserver, the Node is
+	// marked Unknown after the node-monitor grace, although its beats arrive.
+	CutOffAge     *durationpb.Duration `protobuf:"bytes,3,opt,name=cut_off_age,json=cutOffAge" json:"cut_off_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,6 +228,13 @@ func (x *Report) GetObservedAge() *durationpb.Duration {
 func (x *Report) GetConditions() []*ReportedCondition {
 	if x != nil {
 		return x.Conditions
+	}
+	return nil
+}
+
+func (x *Report) GetCutOffAge() *durationpb.Duration {
+	if x != nil {
+		return x.CutOffAge
 	}
 	return nil
 }
@@ -1574,12 +1589,13 @@ const file_trivet_lease_v1_heartbeat_proto_rawDesc = "" +
 	"\x06Holder\x12C\n" +
 	"\x05class\x18\x01 \x01(\tB-\xe0A\x02\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x05class\x12d\n" +
 	"\x04name\x18\x02 \x01(\tBP\xe0A\x02\xbaHJrH\x10\x01\x18\xfd\x012A^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$R\x04name\x129\n" +
-	"\aboot_id\x18\x03 \x01(\tB \xe0A\x02\xbaH\x1ar\x18\x10\x01\x18@2\x12^[-A-Za-z0-9._:]+$R\x06bootId\"\x9e\x01\n" +
+	"\aboot_id\x18\x03 \x01(\tB \xe0A\x02\xbaH\x1ar\x18\x10\x01\x18@2\x12^[-A-Za-z0-9._:]+$R\x06bootId\"\xe3\x01\n" +
 	"\x06Report\x12F\n" +
 	"\fobserved_age\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\vobservedAge\x12L\n" +
 	"\n" +
 	"conditions\x18\x02 \x03(\v2\".trivet.lease.v1.ReportedConditionB\b\xbaH\x05\x92\x01\x02\x10\x10R\n" +
-	"conditions\"\xa9\x02\n" +
+	"conditions\x12C\n" +
+	"\vcut_off_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\tcutOffAge\"\xa9\x02\n" +
 	"\x11ReportedCondition\x128\n" +
 	"\x04type\x18\x01 \x01(\tB$\xe0A\x02\xbaH\x1er\x1c\x10\x01\x18?2\x16^[A-Za-z][A-Za-z0-9]*$R\x04type\x128\n" +
 	"\x06status\x18\x02 \x01(\x0e2 .trivet.meta.v1.Condition.StatusR\x06status\x120\n" +
@@ -1730,53 +1746,54 @@ var file_trivet_lease_v1_heartbeat_proto_goTypes = []any{
 var file_trivet_lease_v1_heartbeat_proto_depIdxs = []int32{
 	22, // 0: trivet.lease.v1.Report.observed_age:type_name -> google.protobuf.Duration
 	3,  // 1: trivet.lease.v1.Report.conditions:type_name -> trivet.lease.v1.ReportedCondition
-	23, // 2: trivet.lease.v1.ReportedCondition.status:type_name -> trivet.meta.v1.Condition.Status
-	22, // 3: trivet.lease.v1.ReportedCondition.transition_age:type_name -> google.protobuf.Duration
-	22, // 4: trivet.lease.v1.Grant.next_interval:type_name -> google.protobuf.Duration
-	22, // 5: trivet.lease.v1.Grant.ttl:type_name -> google.protobuf.Duration
-	24, // 6: trivet.lease.v1.Rejection.code:type_name -> google.rpc.Code
-	22, // 7: trivet.lease.v1.Rejection.retry_after:type_name -> google.protobuf.Duration
-	1,  // 8: trivet.lease.v1.Beat.holder:type_name -> trivet.lease.v1.Holder
-	2,  // 9: trivet.lease.v1.Beat.report:type_name -> trivet.lease.v1.Report
-	6,  // 10: trivet.lease.v1.HeartbeatRequest.beats:type_name -> trivet.lease.v1.Beat
-	25, // 11: trivet.lease.v1.HeartbeatRequest.client_info:type_name -> trivet.meta.v1.ClientInfo
-	9,  // 12: trivet.lease.v1.HeartbeatResponse.results:type_name -> trivet.lease.v1.HeartbeatResult
-	26, // 13: trivet.lease.v1.HeartbeatResponse.server_info:type_name -> trivet.meta.v1.ServerInfo
-	4,  // 14: trivet.lease.v1.HeartbeatResult.grant:type_name -> trivet.lease.v1.Grant
-	5,  // 15: trivet.lease.v1.HeartbeatResult.rejection:type_name -> trivet.lease.v1.Rejection
-	11, // 16: trivet.lease.v1.ForwardHeartbeatsRequest.beats:type_name -> trivet.lease.v1.ForwardedBeat
-	6,  // 17: trivet.lease.v1.ForwardedBeat.beat:type_name -> trivet.lease.v1.Beat
-	22, // 18: trivet.lease.v1.ForwardedBeat.age:type_name -> google.protobuf.Duration
-	9,  // 19: trivet.lease.v1.ForwardHeartbeatsResponse.results:type_name -> trivet.lease.v1.HeartbeatResult
-	14, // 20: trivet.lease.v1.StreamHeartbeatsRequest.registrations:type_name -> trivet.lease.v1.Registration
-	15, // 21: trivet.lease.v1.StreamHeartbeatsRequest.reports:type_name -> trivet.lease.v1.HandleReport
-	25, // 22: trivet.lease.v1.StreamHeartbeatsRequest.client_info:type_name -> trivet.meta.v1.ClientInfo
-	1,  // 23: trivet.lease.v1.Registration.holder:type_name -> trivet.lease.v1.Holder
-	2,  // 24: trivet.lease.v1.Registration.report:type_name -> trivet.lease.v1.Report
-	2,  // 25: trivet.lease.v1.HandleReport.report:type_name -> trivet.lease.v1.Report
-	18, // 26: trivet.lease.v1.StreamHeartbeatsResponse.registration_results:type_name -> trivet.lease.v1.RegistrationResult
-	4,  // 27: trivet.lease.v1.StreamHeartbeatsResponse.grant:type_name -> trivet.lease.v1.Grant
-	19, // 28: trivet.lease.v1.StreamHeartbeatsResponse.rejected_handles:type_name -> trivet.lease.v1.RejectedHandle
-	0,  // 29: trivet.lease.v1.StreamHeartbeatsResponse.directive:type_name -> trivet.lease.v1.StreamHeartbeatsResponse.Directive
-	26, // 30: trivet.lease.v1.StreamHeartbeatsResponse.server_info:type_name -> trivet.meta.v1.ServerInfo
-	17, // 31: trivet.lease.v1.StreamHeartbeatsResponse.limits:type_name -> trivet.lease.v1.StreamLimits
-	4,  // 32: trivet.lease.v1.RegistrationResult.grant:type_name -> trivet.lease.v1.Grant
-	5,  // 33: trivet.lease.v1.RegistrationResult.rejection:type_name -> trivet.lease.v1.Rejection
-	5,  // 34: trivet.lease.v1.RejectedHandle.rejection:type_name -> trivet.lease.v1.Rejection
-	1,  // 35: trivet.lease.v1.ReleaseLeaseRequest.holder:type_name -> trivet.lease.v1.Holder
-	7,  // 36: trivet.lease.v1.HeartbeatService.Heartbeat:input_type -> trivet.lease.v1.HeartbeatRequest
-	13, // 37: trivet.lease.v1.HeartbeatService.StreamHeartbeats:input_type -> trivet.lease.v1.StreamHeartbeatsRequest
-	20, // 38: trivet.lease.v1.HeartbeatService.ReleaseLease:input_type -> trivet.lease.v1.ReleaseLeaseRequest
-	10, // 39: trivet.lease.v1.PeerService.ForwardHeartbeats:input_type -> trivet.lease.v1.ForwardHeartbeatsRequest
-	8,  // 40: trivet.lease.v1.HeartbeatService.Heartbeat:output_type -> trivet.lease.v1.HeartbeatResponse
-	16, // 41: trivet.lease.v1.HeartbeatService.StreamHeartbeats:output_type -> trivet.lease.v1.StreamHeartbeatsResponse
-	21, // 42: trivet.lease.v1.HeartbeatService.ReleaseLease:output_type -> trivet.lease.v1.ReleaseLeaseResponse
-	12, // 43: trivet.lease.v1.PeerService.ForwardHeartbeats:output_type -> trivet.lease.v1.ForwardHeartbeatsResponse
-	40, // [40:44] is the sub-list for method output_type
-	36, // [36:40] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	22, // 2: trivet.lease.v1.Report.cut_off_age:type_name -> google.protobuf.Duration
+	23, // 3: trivet.lease.v1.ReportedCondition.status:type_name -> trivet.meta.v1.Condition.Status
+	22, // 4: trivet.lease.v1.ReportedCondition.transition_age:type_name -> google.protobuf.Duration
+	22, // 5: trivet.lease.v1.Grant.next_interval:type_name -> google.protobuf.Duration
+	22, // 6: trivet.lease.v1.Grant.ttl:type_name -> google.protobuf.Duration
+	24, // 7: trivet.lease.v1.Rejection.code:type_name -> google.rpc.Code
+	22, // 8: trivet.lease.v1.Rejection.retry_after:type_name -> google.protobuf.Duration
+	1,  // 9: trivet.lease.v1.Beat.holder:type_name -> trivet.lease.v1.Holder
+	2,  // 10: trivet.lease.v1.Beat.report:type_name -> trivet.lease.v1.Report
+	6,  // 11: trivet.lease.v1.HeartbeatRequest.beats:type_name -> trivet.lease.v1.Beat
+	25, // 12: trivet.lease.v1.HeartbeatRequest.client_info:type_name -> trivet.meta.v1.ClientInfo
+	9,  // 13: trivet.lease.v1.HeartbeatResponse.results:type_name -> trivet.lease.v1.HeartbeatResult
+	26, // 14: trivet.lease.v1.HeartbeatResponse.server_info:type_name -> trivet.meta.v1.ServerInfo
+	4,  // 15: trivet.lease.v1.HeartbeatResult.grant:type_name -> trivet.lease.v1.Grant
+	5,  // 16: trivet.lease.v1.HeartbeatResult.rejection:type_name -> trivet.lease.v1.Rejection
+	11, // 17: trivet.lease.v1.ForwardHeartbeatsRequest.beats:type_name -> trivet.lease.v1.ForwardedBeat
+	6,  // 18: trivet.lease.v1.ForwardedBeat.beat:type_name -> trivet.lease.v1.Beat
+	22, // 19: trivet.lease.v1.ForwardedBeat.age:type_name -> google.protobuf.Duration
+	9,  // 20: trivet.lease.v1.ForwardHeartbeatsResponse.results:type_name -> trivet.lease.v1.HeartbeatResult
+	14, // 21: trivet.lease.v1.StreamHeartbeatsRequest.registrations:type_name -> trivet.lease.v1.Registration
+	15, // 22: trivet.lease.v1.StreamHeartbeatsRequest.reports:type_name -> trivet.lease.v1.HandleReport
+	25, // 23: trivet.lease.v1.StreamHeartbeatsRequest.client_info:type_name -> trivet.meta.v1.ClientInfo
+	1,  // 24: trivet.lease.v1.Registration.holder:type_name -> trivet.lease.v1.Holder
+	2,  // 25: trivet.lease.v1.Registration.report:type_name -> trivet.lease.v1.Report
+	2,  // 26: trivet.lease.v1.HandleReport.report:type_name -> trivet.lease.v1.Report
+	18, // 27: trivet.lease.v1.StreamHeartbeatsResponse.registration_results:type_name -> trivet.lease.v1.RegistrationResult
+	4,  // 28: trivet.lease.v1.StreamHeartbeatsResponse.grant:type_name -> trivet.lease.v1.Grant
+	19, // 29: trivet.lease.v1.StreamHeartbeatsResponse.rejected_handles:type_name -> trivet.lease.v1.RejectedHandle
+	0,  // 30: trivet.lease.v1.StreamHeartbeatsResponse.directive:type_name -> trivet.lease.v1.StreamHeartbeatsResponse.Directive
+	26, // 31: trivet.lease.v1.StreamHeartbeatsResponse.server_info:type_name -> trivet.meta.v1.ServerInfo
+	17, // 32: trivet.lease.v1.StreamHeartbeatsResponse.limits:type_name -> trivet.lease.v1.StreamLimits
+	4,  // 33: trivet.lease.v1.RegistrationResult.grant:type_name -> trivet.lease.v1.Grant
+	5,  // 34: trivet.lease.v1.RegistrationResult.rejection:type_name -> trivet.lease.v1.Rejection
+	5,  // 35: trivet.lease.v1.RejectedHandle.rejection:type_name -> trivet.lease.v1.Rejection
+	1,  // 36: trivet.lease.v1.ReleaseLeaseRequest.holder:type_name -> trivet.lease.v1.Holder
+	7,  // 37: trivet.lease.v1.HeartbeatService.Heartbeat:input_type -> trivet.lease.v1.HeartbeatRequest
+	13, // 38: trivet.lease.v1.HeartbeatService.StreamHeartbeats:input_type -> trivet.lease.v1.StreamHeartbeatsRequest
+	20, // 39: trivet.lease.v1.HeartbeatService.ReleaseLease:input_type -> trivet.lease.v1.ReleaseLeaseRequest
+	10, // 40: trivet.lease.v1.PeerService.ForwardHeartbeats:input_type -> trivet.lease.v1.ForwardHeartbeatsRequest
+	8,  // 41: trivet.lease.v1.HeartbeatService.Heartbeat:output_type -> trivet.lease.v1.HeartbeatResponse
+	16, // 42: trivet.lease.v1.HeartbeatService.StreamHeartbeats:output_type -> trivet.lease.v1.StreamHeartbeatsResponse
+	21, // 43: trivet.lease.v1.HeartbeatService.ReleaseLease:output_type -> trivet.lease.v1.ReleaseLeaseResponse
+	12, // 44: trivet.lease.v1.PeerService.ForwardHeartbeats:output_type -> trivet.lease.v1.ForwardHeartbeatsResponse
+	41, // [41:45] is the sub-list for method output_type
+	37, // [37:41] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_trivet_lease_v1_heartbeat_proto_init() }

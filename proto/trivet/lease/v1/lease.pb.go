@@ -181,7 +181,11 @@ type Lease struct {
 	LastBeatTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_beat_time,json=lastBeatTime" json:"last_beat_time,omitempty"`
 	// The program that registered the holder here; absent if it does not say, or if another replica
 	// forwarded its beats.
-	Agent         *Lease_Agent `protobuf:"bytes,14,opt,name=agent" json:"agent,omitempty"`
+	Agent *Lease_Agent `protobuf:"bytes,14,opt,name=agent" json:"agent,omitempty"`
+	// Since when every request of the holder to kube-apiserver has failed, for a Node those of its
+	// kubelet, by the server's clock: as its agent last reported. Absent if a request was served
+	// since, or if the agent does not see the requests.
+	CutOffTime    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=cut_off_time,json=cutOffTime" json:"cut_off_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +314,13 @@ func (x *Lease) GetLastBeatTime() *timestamppb.Timestamp {
 func (x *Lease) GetAgent() *Lease_Agent {
 	if x != nil {
 		return x.Agent
+	}
+	return nil
+}
+
+func (x *Lease) GetCutOffTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CutOffTime
 	}
 	return nil
 }
@@ -963,7 +974,7 @@ var File_trivet_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xcc\f\n" +
+	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\x8a\r\n" +
 	"\x05Lease\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12/\n" +
 	"\x06holder\x18\x02 \x01(\v2\x17.trivet.lease.v1.HolderR\x06holder\x122\n" +
@@ -983,7 +994,9 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"conditions\x12\x12\n" +
 	"\x04etag\x18\f \x01(\tR\x04etag\x12@\n" +
 	"\x0elast_beat_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x122\n" +
-	"\x05agent\x18\x0e \x01(\v2\x1c.trivet.lease.v1.Lease.AgentR\x05agent\x1aI\n" +
+	"\x05agent\x18\x0e \x01(\v2\x1c.trivet.lease.v1.Lease.AgentR\x05agent\x12<\n" +
+	"\fcut_off_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"cutOffTime\x1aI\n" +
 	"\x05Agent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -1107,33 +1120,34 @@ var file_trivet_lease_v1_lease_proto_depIdxs = []int32{
 	15, // 8: trivet.lease.v1.Lease.conditions:type_name -> trivet.meta.v1.Condition
 	14, // 9: trivet.lease.v1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
 	9,  // 10: trivet.lease.v1.Lease.agent:type_name -> trivet.lease.v1.Lease.Agent
-	14, // 11: trivet.lease.v1.GetLeaseRequest.as_of_time:type_name -> google.protobuf.Timestamp
-	2,  // 12: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
-	16, // 13: trivet.lease.v1.GetLeaseResponse.sources:type_name -> trivet.meta.v1.Source
-	0,  // 14: trivet.lease.v1.ListLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
-	2,  // 15: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
-	16, // 16: trivet.lease.v1.ListLeasesResponse.sources:type_name -> trivet.meta.v1.Source
-	17, // 17: trivet.lease.v1.ListLeasesResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	0,  // 18: trivet.lease.v1.WatchLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
-	18, // 19: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.meta.v1.EventType
-	2,  // 20: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
-	19, // 21: trivet.lease.v1.WatchLeasesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
-	14, // 22: trivet.lease.v1.Lease.Duplicate.last_rejection_time:type_name -> google.protobuf.Timestamp
-	1,  // 23: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
-	14, // 24: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
-	14, // 25: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
-	14, // 26: trivet.lease.v1.Lease.Write.due_time:type_name -> google.protobuf.Timestamp
-	3,  // 27: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
-	5,  // 28: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
-	7,  // 29: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
-	4,  // 30: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
-	6,  // 31: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
-	8,  // 32: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
-	30, // [30:33] is the sub-list for method output_type
-	27, // [27:30] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	14, // 11: trivet.lease.v1.Lease.cut_off_time:type_name -> google.protobuf.Timestamp
+	14, // 12: trivet.lease.v1.GetLeaseRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	2,  // 13: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
+	16, // 14: trivet.lease.v1.GetLeaseResponse.sources:type_name -> trivet.meta.v1.Source
+	0,  // 15: trivet.lease.v1.ListLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
+	2,  // 16: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
+	16, // 17: trivet.lease.v1.ListLeasesResponse.sources:type_name -> trivet.meta.v1.Source
+	17, // 18: trivet.lease.v1.ListLeasesResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	0,  // 19: trivet.lease.v1.WatchLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
+	18, // 20: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.meta.v1.EventType
+	2,  // 21: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
+	19, // 22: trivet.lease.v1.WatchLeasesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
+	14, // 23: trivet.lease.v1.Lease.Duplicate.last_rejection_time:type_name -> google.protobuf.Timestamp
+	1,  // 24: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
+	14, // 25: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
+	14, // 26: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
+	14, // 27: trivet.lease.v1.Lease.Write.due_time:type_name -> google.protobuf.Timestamp
+	3,  // 28: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
+	5,  // 29: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
+	7,  // 30: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
+	4,  // 31: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
+	6,  // 32: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
+	8,  // 33: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
+	31, // [31:34] is the sub-list for method output_type
+	28, // [28:31] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_trivet_lease_v1_lease_proto_init() }

@@ -58,7 +58,10 @@ func shortText(text string) string {
 }
 
 func reportFrom(r *leasev1.Report) sessioncontroller.Report {
-	report := sessioncontroller.Report{Observed: r.GetObservedAge() != nil, ObservedAge: ageFrom(r.GetObservedAge())}
+	report := sessioncontroller.Report{
+		Observed: r.GetObservedAge() != nil, ObservedAge: ageFrom(r.GetObservedAge()),
+		CutOff: r.GetCutOffAge() != nil, CutOffAge: ageFrom(r.GetCutOffAge()),
+	}
 	for _, c := range r.GetConditions() {
 		condition := sessioncontroller.ReportedCondition{
 			Type: c.GetType(), Reason: c.GetReason(), Message: c.GetMessage(), Status: statusFrom(c.GetStatus()), TransitionAge: -1,
@@ -92,6 +95,9 @@ func reportOf(r *sessioncontroller.Report) *leasev1.Report {
 	report := &leasev1.Report{}
 	if r.Observed {
 		report.ObservedAge = durationpb.New(r.ObservedAge)
+	}
+	if r.CutOff {
+		report.CutOffAge = durationpb.New(r.CutOffAge)
 	}
 	for i := range r.Conditions {
 		c := &r.Conditions[i]

@@ -230,7 +230,9 @@ func (b Beat) withoutLargeConditions() Beat {
 		bytes += 32 + len(c.Type) + len(c.Reason) + len(c.Message)
 	}
 	if bytes > maxForwardedConditions {
-		b.Report = &sessioncontroller.Report{Observed: b.Report.Observed, ObservedAge: b.Report.ObservedAge, ConditionsOmitted: true}
+		short := *b.Report
+		short.Conditions, short.ConditionsOmitted = nil, true
+		b.Report = &short
 	}
 	return b
 }

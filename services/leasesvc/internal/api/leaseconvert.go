@@ -30,6 +30,7 @@ func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 		Duplicate:    duplicateOf(l.Duplicate),
 		Etag:         l.ETag(),
 		Agent:        AgentOf(l.Agent),
+		CutOffTime:   Timestamp(l.CutOffTime),
 	}
 	for i := range l.Conditions {
 		lease.Conditions = append(lease.Conditions, conditionOf(&l.Conditions[i]))

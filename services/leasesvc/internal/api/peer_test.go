@@ -62,7 +62,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 	}}
 	reported := agedBeat("n2", 1500*time.Millisecond)
 	reported.Mode = "probe"
-	reported.Report = &sessioncontroller.Report{Observed: true, ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
+	reported.Report = &sessioncontroller.Report{Observed: true, ObservedAge: 3 * time.Second, CutOff: true, CutOffAge: 40 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
 		{Type: "Ready", Status: 2, Reason: "DOWN", Message: "m", TransitionAge: time.Minute}, {Type: "Other", TransitionAge: -1},
 	}}
 	rejected, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), reported})
@@ -83,7 +83,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 		ReplicaId: "replica-1", Beats: []*leasev1.ForwardedBeat{
 			beat("n1", 0, nil),
 			probed(beat("n2", 1500*time.Millisecond, &leasev1.Report{
-				ObservedAge: durationpb.New(3 * time.Second),
+				ObservedAge: durationpb.New(3 * time.Second), CutOffAge: durationpb.New(40 * time.Second),
 				Conditions: []*leasev1.ReportedCondition{
 					{Type: "Ready", Status: metav1.Condition_STATUS_FALSE, Reason: "DOWN", Message: "m", TransitionAge: durationpb.New(time.Minute)},
 					{Type: "Other"},
@@ -102,12 +102,15 @@ func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
 		return &leasev1.ForwardHeartbeatsResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}, nil
 	}}
 	text := strings.Repeat("n", maxNameBytes)
-	report := &sessioncontroller.Report{ObservedAge: time.Minute}
+	report := &sessioncontroller.Report{Observed: true, ObservedAge: time.Minute, CutOff: true, CutOffAge: sessioncontroller.MaxAge}
 	for i := range 16 {
 		report.Conditions = append(report.Conditions, sessioncontroller.ReportedCondition{Type: fmt.Sprintf("C%d", i), TransitionAge: 1 << 62})
 	}
 	if report = (Beat{Report: report}).withoutLargeConditions().Report; len(report.Conditions) > 0 {
 		t.Fatal("no conditions are too large")
+	}
+	if !report.Observed || report.ObservedAge != time.Minute || !report.CutOff || report.CutOffAge != sessioncontroller.MaxAge {
+		t.Errorf("without its conditions the report is %+v", report)
 	}
 	for len(report.Conditions) == 0 || len((Beat{Report: report}).withoutLargeConditions().Report.Conditions) > 0 {
 		report.Conditions = append(report.Conditions, sessioncontroller.ReportedCondition{Type: "C", TransitionAge: 1 << 62})

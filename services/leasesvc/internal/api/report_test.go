@@ -99,6 +99,26 @@ func TestReport_ConditionsAreShownInTheLease(t *testing.T) {
 	}
 }
 
+func TestReport_CutOffIsShownInTheLease(t *testing.T) {
+	f := newFixture(t, setup{})
+	c := f.open(t)
+	c.register(holders(0, 1)...)
+	c.report(1, &leasev1.Report{CutOffAge: durationpb.New(time.Minute)})
+	c.beatHandles(1)
+	c.report(1, nil) // as a bare handle
+	lease, _ := f.lease("node-0")
+	if ago := time.Since(lease.CutOffTime).Round(time.Second); ago != time.Minute {
+		t.Errorf("cut off since %v ago, want a minute", ago)
+	}
+	if shown := (&leaseServer{Server: f.server}).leaseOf(&lease).CutOffTime; !shown.AsTime().Equal(lease.CutOffTime.Truncate(0)) {
+		t.Errorf("the API shows %v, want %v", shown.AsTime(), lease.CutOffTime)
+	}
+	c.report(1, &leasev1.Report{})
+	if lease, _ = f.lease("node-0"); !lease.CutOffTime.IsZero() {
+		t.Errorf("cut off since %v after a report without it", lease.CutOffTime)
+	}
+}
+
 func TestReport_OneBeatForEachHandle(t *testing.T) {
 	f := newFixture(t, setup{})
 	report := func(handles ...uint32) (reports []*leasev1.HandleReport) {

@@ -387,7 +387,7 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 		}
 		var report *sessioncontroller.Report
 		if len(reports) > 0 && reports[0].Index == rejected.Index {
-			report = &sessioncontroller.Report{Observed: reports[0].Observed, ObservedAge: reports[0].ObservedAge, Conditions: reports[0].Conditions}
+			report = new(reports[0].Report)
 		}
 		rejection := reply.beatRejection(rejected, int(h.shard), r.forwardableBeat(h, report))
 		if !resync {

@@ -36,6 +36,7 @@ func FuzzStreamHeartbeats(f *testing.F) {
 	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Registrations: []*leasev1.Registration{nil, {Holder: &leasev1.Holder{Class: "node", Name: "../x", BootId: "\x00"}}}}, beat)
 	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Reports: []*leasev1.HandleReport{{Handle: 1, Report: &leasev1.Report{
 		ObservedAge: &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999},
+		CutOffAge:   &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999},
 		Conditions:  []*leasev1.ReportedCondition{{Type: "A", Status: 99, TransitionAge: durationpb.New(time.Hour)}, {Type: "A"}},
 	}}}}, beat)
 	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Reports: []*leasev1.HandleReport{nil, {Handle: 2}}}, beat)

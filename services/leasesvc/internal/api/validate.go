@@ -74,6 +74,8 @@ func validateReport(r *leasev1.Report) (field, rule string) {
 		return "", ""
 	case !isAge(r.ObservedAge):
 		return "observed_age", "must not be negative"
+	case !isAge(r.CutOffAge):
+		return "cut_off_age", "must not be negative"
 	case len(r.Conditions) > maxConditions:
 		return "conditions", fmt.Sprintf("must be %d items at most, got %d", maxConditions, len(r.Conditions))
 	}

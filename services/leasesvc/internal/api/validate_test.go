@@ -89,7 +89,7 @@ func reports() *rapid.Generator[*leasev1.Report] {
 		}
 	})
 	report := rapid.Custom(func(t *rapid.T) *leasev1.Report {
-		return &leasev1.Report{ObservedAge: ages().Draw(t, "observed age"), Conditions: rapid.SliceOfN(condition, 0, 2).Draw(t, "conditions")}
+		return &leasev1.Report{ObservedAge: ages().Draw(t, "observed age"), CutOffAge: ages().Draw(t, "cut-off age"), Conditions: rapid.SliceOfN(condition, 0, 2).Draw(t, "conditions")}
 	})
 	return rapid.OneOf(report, rapid.Just[*leasev1.Report](nil), rapid.Just(&leasev1.Report{}))
 }

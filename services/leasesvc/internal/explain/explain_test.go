@@ -91,6 +91,15 @@ func dead() explain.Facts {
 	return f
 }
 
+// cutOff is a node that was marked Unknown half a minute ago, while its agent lives.
+func cutOff() explain.Facts {
+	f := dead()
+	f.CutOff, f.Session, f.Heard = true, session.Alive, before(80*time.Second)
+	f.Lease.State, f.Lease.Beat, f.Lease.AgentHeard, f.Lease.ExpireTime = session.Alive, before(3*time.Second), before(3*time.Second), now().Add(17*time.Second)
+	f.LeaseObject.RenewTime = before(20 * time.Second)
+	return f
+}
+
 // withNoExecute is dead and has its NoExecute taint, too.
 func withNoExecute() explain.Facts {
 	f := dead()
@@ -158,6 +167,21 @@ func situations() map[string]func() explain.Facts {
 		"healthy agent observes the kubelet": func() explain.Facts {
 			f := alive()
 			f.Lease.Agent, f.Lease.Observes = "trivet-agent v1.2.3 in mode probe", true
+			return f
+		},
+		"cut off for a moment": func() explain.Facts {
+			f := alive()
+			f.Lease.Agent, f.Lease.Observes, f.Lease.CutOff = "trivet-agent v1.2.3 in mode endpoint", true, before(20*time.Second)
+			return f
+		},
+		"cut off, as its agent says": func() explain.Facts {
+			f := cutOff()
+			f.By, f.Lease.CutOff = nodehealth.ServedRequest, f.Heard
+			return f
+		},
+		"cut off, as its kubelet renews nothing": func() explain.Facts {
+			f := cutOff()
+			f.By, f.LeaseObject.RenewTime = nodehealth.LeaseRenewal, f.Heard
 			return f
 		},
 		"agent dead but kubelet renews": func() explain.Facts {

@@ -112,6 +112,9 @@ type Lease struct {
 	// says that it observes the kubelet.
 	Agent    string
 	Observes bool
+	// CutOff is since when the agent has seen all requests of its kubelet to kube-apiserver fail;
+	// zero if they are served, or if the agent does not see them.
+	CutOff time.Time
 }
 
 // Pending is a Pod that must leave.

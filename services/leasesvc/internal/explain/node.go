@@ -77,6 +77,9 @@ func leaseLink(f Facts) Link {
 	case f.CutOff:
 		return l.at(s.Beat).say(ResultWarning, "KUBELET_CUT_OFF: its agent was heard at "+clock(f.Now, s.AgentHeard)+
 			", but its kubelet has reached no kube-apiserver since "+clock(f.Now, f.Heard)+".", nextCutOff)
+	case s.State == session.Alive && !s.CutOff.IsZero():
+		return l.at(s.CutOff).say(ResultWarning, fmt.Sprintf("Its lease is alive, but its agent says that kube-apiserver has served no request of its kubelet since %s.%s",
+			clock(f.Now, s.CutOff), agentText(f)), nextCutOff)
 	case s.State == session.Alive:
 		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.%s", clock(f.Now, s.Start), s.Boot, agentText(f)))
 	case s.State == session.Suspect:
@@ -109,6 +112,8 @@ func beatLink(f Facts) Link {
 		l = l.say(ResultFailed, fmt.Sprintf("No signal of life since this replica began to watch it, %s ago.", silence), nextMachine)
 	case f.By == nodehealth.GraceStart:
 		l = l.say(ResultUnknown, fmt.Sprintf("This replica has watched it for %s only, and there was no signal of life yet.", silence))
+	case f.CutOff:
+		l = l.say(ResultFailed, fmt.Sprintf("Its heartbeats arrive, but the last sign that its kubelet reaches kube-apiserver was a %s, %s ago.", signal(f.By), silence))
 	case f.silent():
 		l = l.say(ResultFailed, last+".", nextMachine)
 	case f.Health == Suspect:
@@ -124,7 +129,7 @@ func beatLink(f Facts) Link {
 
 func sourceOf(by nodehealth.SignSource) string {
 	switch by {
-	case nodehealth.SessionBeat:
+	case nodehealth.SessionBeat, nodehealth.ServedRequest:
 		return fromLease
 	case nodehealth.LeaseRenewal:
 		return fromLeaseObject
@@ -207,7 +212,7 @@ func leaseObjectLink(f Facts) Link {
 	case f.LeaseObject.Holder != f.Node.Name:
 		return l.say(ResultWarning, fmt.Sprintf("Its Lease object is held by %q, not by the node; it is %s.", f.LeaseObject.Holder, renewed),
 			"Find the program that writes under that name; the kubelet and leasesvc leave such a Lease alone.")
-	case f.silent():
+	case f.silent() && f.By != nodehealth.ServedRequest: // leasesvc renews that of a node whose heartbeats arrive
 		return l.say(ResultFailed, fmt.Sprintf("Its Lease object is not renewed any more: %s.", renewed))
 	}
 	return l.say(ResultOK, fmt.Sprintf("Its Lease object is %s.", renewed))

@@ -93,6 +93,8 @@ func signal(by nodehealth.SignSource) string {
 		return "renewal of its Lease object"
 	case nodehealth.StatusUpdate:
 		return "heartbeat in its status"
+	case nodehealth.ServedRequest:
+		return "served request"
 	}
 	return "signal of life"
 }

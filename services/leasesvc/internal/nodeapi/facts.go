@@ -132,7 +132,7 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
 		Beat: lease.ObserveTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
-		Agent: agentName(lease.Agent), Observes: lease.Observed,
+		Agent: agentName(lease.Agent), Observes: lease.Observed, CutOff: lease.CutOffTime,
 	}
 }
 

@@ -163,7 +163,7 @@ func (r Rules) worthOfBeat(s *NodeState) time.Duration {
 // is not true. The time counts from when this process could see such a sign, and from when kubelets
 // in general were served again: a fault that all of them have is not theirs.
 func (r Rules) cutOff(now monotonic.Instant, c ClusterState, s *NodeState) (g sign, cutOff bool) {
-	if s.signs.session != session.Alive {
+	if !s.signs.sessionSpeaks() {
 		return sign{}, false
 	}
 	at, by, known := s.signs.reached()

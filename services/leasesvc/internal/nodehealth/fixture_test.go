@@ -42,6 +42,7 @@ type fixture struct {
 	observes  map[string]bool // whether the agent of the session observes the kubelet
 	agents    map[string]bool // whether the agent of an expired session is heard
 	modes     map[string]string
+	cutOff    map[string]monotonic.Instant // since when, as the agent says
 	written   map[string]string
 	states    map[string]nodehealth.NodeState
 	busy      map[string]bool
@@ -57,6 +58,7 @@ func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
 		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{}, agents: map[string]bool{}, modes: map[string]string{},
+		cutOff:  map[string]monotonic.Instant{},
 		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
 		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}
@@ -141,9 +143,13 @@ func (w *fixture) observe() []nodehealth.NodeState {
 	for _, name := range w.names {
 		s := w.states[name]
 		s.Ownership = w.ownershipOf(name)
+		var cutOffFor time.Duration
+		if since, cutOff := w.cutOff[name]; cutOff {
+			cutOffFor = max(w.now.Sub(since), 1)
+		}
 		s = w.rules.Observe(w.now, s, nodehealth.Observation{
 			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], SessionObserves: w.observes[name], AgentLives: w.agents[name], WrittenVersion: w.written[name],
-			Agent: unique.Make(session.Agent{Mode: w.modes[name]}),
+			Agent: unique.Make(session.Agent{Mode: w.modes[name]}), CutOffFor: cutOffFor,
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s

@@ -54,7 +54,8 @@ type Observation struct {
 	// kubelet is silent.
 	AgentLives bool
 	// CutOffFor is for how long the agent has seen all requests of its kubelet to kube-apiserver
-	// fail; 0 if they are served, or if the agent does not see them.
+	// fail; 0 if they are served, or if the agent does not see them. A later begin than observed
+	// before means that a request was served in between.
 	CutOffFor time.Duration
 	// Agent registered the session; the zero Handle if that is not known. Readers see it.
 	Agent unique.Handle[session.Agent]

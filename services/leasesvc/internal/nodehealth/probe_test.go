@@ -204,6 +204,59 @@ func TestPlan_CutOffCountsFromWhenItCouldBeSeen(t *testing.T) {
 	}
 }
 
+// The agent of n0 forwards the requests of its kubelet. It says since when all of them fail.
+func TestPlan_KubeletWhoseRequestsFailIsMarkedAfterTheGracePeriod(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration // something happens so long after the first failure
+		event func(*fixture)
+		want  time.Duration // when the Node is marked; 0 for never
+	}{
+		"others reach kube-apiserver": {want: 50 * time.Second},
+		"no kubelet does": {event: func(w *fixture) {
+			for _, name := range w.names {
+				w.cutOff[name] = w.now
+			}
+		}},
+		"served late":          {after: 49 * time.Second, event: func(w *fixture) { delete(w.cutOff, "n0") }},
+		"served, and fails":    {after: 30 * time.Second, event: func(w *fixture) { w.cutOff["n0"] = w.now }, want: 80 * time.Second},
+		"it posts its status":  {after: 30 * time.Second, event: func(w *fixture) { w.report("n0", corev1.ConditionTrue) }, want: 80 * time.Second},
+		"its agent only looks": {event: func(w *fixture) { w.modes["n0"] = "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t, 4)
+			for _, name := range w.names {
+				w.sessions[name], w.observes[name], w.modes[name] = session.Alive, true, "endpoint"
+			}
+			w.renewing(time.Minute)
+			begin := w.now
+			w.cutOff["n0"] = begin
+			w.renewing(c.after)
+			if c.event != nil {
+				c.event(w)
+			}
+			if c.want == 0 {
+				w.renewing(5 * time.Minute)
+				w.expectReady("n0", corev1.ConditionTrue)
+				return
+			}
+			w.renewing(c.want - w.now.Sub(begin))
+			w.expectReady("n0", corev1.ConditionTrue)
+			w.renewing(300 * time.Millisecond)
+			w.expectReady("n0", corev1.ConditionUnknown)
+			w.expectReady("n1", corev1.ConditionTrue)
+			s := w.states["n0"]
+			if a := w.rules.Assess(w.now, w.cluster, &s); a.Health != nodehealth.Dead || !a.CutOff {
+				t.Errorf("assessed %+v, want dead and cut off", a)
+			}
+			delete(w.cutOff, "n0")
+			w.pass()
+			if got := w.health("n0"); got != nodehealth.Alive {
+				t.Errorf("a kubelet that is back is %v", got)
+			}
+		})
+	}
+}
+
 // A process that has just begun does not know when the kubelet renewed its Lease.
 func TestPlan_NewProcessGivesAKubeletThatRenewsItsLeaseAGracePeriod(t *testing.T) {
 	for name, lives := range map[string]bool{"living agent": true, "silent agent": false} {

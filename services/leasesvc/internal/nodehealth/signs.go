@@ -22,10 +22,13 @@ const (
 	LeaseRenewal
 	// SessionBeat is a beat of the session.
 	SessionBeat
+	// ServedRequest is the last request of a kubelet that kube-apiserver served, as the agent says
+	// that forwards them. It is at most as old as the first one that failed.
+	ServedRequest
 )
 
 func (s SignSource) String() string {
-	return [...]string{"grace-start", "status", "lease", "session"}[s]
+	return [...]string{"grace-start", "status", "lease", "session", "requests"}[s]
 }
 
 // signs are the signs of life of a node. Instants that never happened are 0.
@@ -117,12 +120,12 @@ func (s signs) observeAgent(now monotonic.Instant, o Observation) signs {
 	}
 	s.agent, s.observes = o.Agent, o.SessionObserves
 	s.reportsSilence = o.AgentLives && o.SessionObserves && o.Session == session.Expired
-	switch {
-	case o.CutOffFor == 0:
+	if o.CutOffFor == 0 {
 		s.cutOff = 0
-	case s.cutOff == 0:
-		s.cutOff = max(now.Add(-o.CutOffFor), 1) // 0 means that it is not cut off
+		return s
 	}
+	// A later begin is that of another cut-off, after a request was served.
+	s.cutOff = max(now.Add(-o.CutOffFor), s.cutOff, 1) // 0 means that it is not cut off
 	return s
 }
 
@@ -254,7 +257,10 @@ func (s signs) reached() (at monotonic.Instant, by SignSource, known bool) {
 	at, by = s.own()
 	switch ModeOf(s.agent) {
 	case modeEndpoint:
-		return max(at, s.cutOff), by, s.cutOff > 0
+		if s.cutOff >= at { // otherwise the agent has not said yet that a request was served
+			at, by = s.cutOff, ServedRequest
+		}
+		return at, by, s.cutOff > 0
 	case modeProbe:
 		return at, by, true
 	}

@@ -3,6 +3,7 @@ package nodehealth
 import (
 	"fmt"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,6 +61,13 @@ type Step struct {
 	Reason string
 	// InputAge is the age of the last sign of life, for MarkUnknown; 0 if it is not known.
 	InputAge time.Duration
+}
+
+// StillCutOff returns whether nothing has changed of why the Node is marked although its session is
+// alive: the session has the same kind of agent, and one that forwards the requests of its kubelet
+// still reports that they fail.
+func (s *Step) StillCutOff(agent unique.Handle[session.Agent], reported bool) bool {
+	return s.CutOff && ModeOf(agent) == s.AgentMode && (s.AgentMode != modeEndpoint || reported)
 }
 
 // candidate is a step that may be chosen. It is small, because thousands may wait for a later pass.

@@ -126,6 +126,9 @@ type NodeSession struct {
 	Observes bool
 	// AgentLives says that beats of the session still arrive, although it is expired.
 	AgentLives bool
+	// CutOff is since when the agent has seen all requests of its kubelet to kube-apiserver fail;
+	// zero if they are served, or if the agent does not see them.
+	CutOff time.Time
 	// Agent registered it; the zero Handle if that is not known.
 	Agent unique.Handle[session.Agent]
 	// Written is the resourceVersion of the last write of the Lease by this replica; "" for none.

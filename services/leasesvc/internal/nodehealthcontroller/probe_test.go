@@ -19,11 +19,13 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// probing is a cluster whose kubelets renew their Leases, with node health and sessions as leasesvc
-// has them. n0 and n1 have an agent that observes the kubelet every five seconds.
+// probing is a cluster with node health and sessions as leasesvc has them. In mode "probe" the
+// kubelets renew their Leases, and n0 and n1 have an agent that observes the kubelet every five
+// seconds. In mode "endpoint" each Node has an agent that beats when its kubelet renews.
 type probing struct {
 	*fakeCluster
 	t        *testing.T
+	mode     string
 	sessions *sessioncontroller.Controller
 
 	mu sync.Mutex // guards what follows
@@ -32,13 +34,18 @@ type probing struct {
 	deadKubelets, deadAgents, deaf map[string]bool
 	// cutOff kubelets answer their agent and reach no kube-apiserver.
 	cutOff map[string]bool
+	// failing is since when the requests of a kubelet fail, as its agent sees.
+	failing map[string]time.Time
 }
 
 // probe runs a story in a bubble. All clients stop after it.
-func probe(t *testing.T, story func(*probing)) {
+func probe(t *testing.T, story func(*probing)) { runAgents(t, "probe", story) }
+
+func runAgents(t *testing.T, mode string, story func(*probing)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probing{
-			fakeCluster: newFakeCluster(6), t: t, deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{}, cutOff: map[string]bool{},
+			fakeCluster: newFakeCluster(6), t: t, mode: mode, failing: map[string]time.Time{},
+			deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{}, cutOff: map[string]bool{},
 			sessions: sessioncontroller.New(sessioncontroller.Config{
 				Classes: []sessioncontroller.Class{{
 					Namespace: corev1.NamespaceNodeLease,
@@ -74,10 +81,14 @@ func probe(t *testing.T, story func(*probing)) {
 		running.Go(func() {
 			tracker.Run(ctx, func() nodehealthcontroller.SessionWatcher { return p.sessions })
 		})
-		for i := range 6 {
-			running.Go(func() { p.kubelet(ctx, fmt.Sprintf("n%d", i), time.Duration(i)*1700*time.Millisecond) })
+		agents := 6
+		if mode == "probe" {
+			agents = 2
+			for i := range 6 {
+				running.Go(func() { p.kubelet(ctx, fmt.Sprintf("n%d", i), time.Duration(i)*1700*time.Millisecond) })
+			}
 		}
-		for i := range 2 {
+		for i := range agents {
 			running.Go(func() { p.agent(ctx, fmt.Sprintf("n%d", i)) })
 		}
 		time.Sleep(2 * time.Minute)
@@ -126,8 +137,7 @@ func (p *probing) agent(ctx context.Context, name string) {
 			batch := sessioncontroller.NewBatch()
 			batch.Registrations = []sessioncontroller.Registration{{
 				Holder: session.Holder{Key: session.Key{Name: name}, Boot: "1"}, Sequence: sequence,
-				Report: &sessioncontroller.Report{Observed: true, ObservedAge: time.Since(observed)},
-				Agent:  session.Agent{Name: "trivet-agent", Mode: "probe"},
+				Report: p.reportOf(name, observed), Agent: session.Agent{Name: "trivet-agent", Mode: p.mode},
 			}}
 			if err := p.sessions.Process(ctx, batch); err != nil && ctx.Err() == nil {
 				p.t.Error(err)
@@ -136,8 +146,34 @@ func (p *probing) agent(ctx context.Context, name string) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(5 * time.Second):
+		case <-time.After(p.interval()):
 		}
+	}
+}
+
+func (p *probing) interval() time.Duration {
+	if p.mode == "probe" {
+		return 5 * time.Second
+	}
+	return 10 * time.Second
+}
+
+func (p *probing) reportOf(name string, observed time.Time) *sessioncontroller.Report {
+	report := &sessioncontroller.Report{Observed: true, ObservedAge: time.Since(observed)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if since, fails := p.failing[name]; fails {
+		report.CutOff, report.CutOffAge = true, time.Since(since)
+	}
+	return report
+}
+
+// fail lets all requests of kubelets fail from now on.
+func (p *probing) fail(names ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		p.failing[name] = time.Now()
 	}
 }
 
@@ -249,5 +285,53 @@ func TestRun_KubeletThatIsCutOffIsMarkedAfterTheGracePeriod(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		p.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
+	})
+}
+
+// An agent in endpoint mode writes the Lease of its kubelet, so only its reports show that the
+// kubelet reaches no kube-apiserver.
+func TestRun_KubeletWhoseRequestsAllFailIsMarkedAfterTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	for phase := range 10 {
+		runAgents(t, "endpoint", func(p *probing) {
+			time.Sleep(time.Duration(phase) * 1013 * time.Millisecond)
+			p.fail("n0")
+			if after := p.unknownAfter("n0", 2*time.Minute); after < 50*time.Second || after > 50500*time.Millisecond {
+				t.Errorf("n0 was marked %v after its requests began to fail", after)
+			}
+			time.Sleep(5 * time.Minute)
+			p.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
+			p.mu.Lock()
+			clear(p.failing)
+			p.mu.Unlock()
+			time.Sleep(11 * time.Second)
+			p.report("n0", corev1.ConditionTrue)
+			time.Sleep(5 * time.Minute)
+			if got := p.ready("n0"); got != corev1.ConditionTrue {
+				t.Errorf("n0 is %s after its requests were served", got)
+			}
+		})
+	}
+}
+
+// What no kubelet can do is no fault of one of them.
+func TestRun_NoKubeletWhoseRequestsFailIsMarkedWhileTheyAllDo(t *testing.T) {
+	t.Parallel()
+	runAgents(t, "endpoint", func(p *probing) {
+		p.fail("n0", "n1", "n2", "n3", "n4", "n5")
+		time.Sleep(10 * time.Minute)
+		p.expectWrites(t)
+	})
+}
+
+// The requests of a kubelet fail again and again, never for the grace period.
+func TestRun_KubeletWhoseRequestsAreServedNowAndThenIsNotMarked(t *testing.T) {
+	t.Parallel()
+	runAgents(t, "endpoint", func(p *probing) {
+		for range 20 {
+			p.fail("n0")
+			time.Sleep(31 * time.Second)
+		}
+		p.expectWrites(t)
 	})
 }

@@ -256,10 +256,14 @@ func (r *run) observe(name string) {
 
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
 	s := r.Sessions.Session(node.Name)
-	return nodehealth.Observation{
+	o := nodehealth.Observation{
 		Node: node, Lease: r.lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives,
 		Agent: s.Agent, WrittenVersion: s.Written,
 	}
+	if !s.CutOff.IsZero() {
+		o.CutOffFor = max(r.now.Wall.Sub(s.CutOff), 1)
+	}
+	return o
 }
 
 // lease returns the Lease of a Node as it was read last.

@@ -91,7 +91,7 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 		name := lease.Holder.Key.Name
 		switch events[i].Type {
 		case sessioncontroller.Added, sessioncontroller.Modified:
-			s := NodeSession{State: lease.State, Observes: lease.Observed, AgentLives: lease.AgentLives}
+			s := NodeSession{State: lease.State, Observes: lease.Observed, AgentLives: lease.AgentLives, CutOff: lease.CutOffTime}
 			if lease.Agent != (session.Agent{}) {
 				s.Agent = unique.Make(lease.Agent)
 			}

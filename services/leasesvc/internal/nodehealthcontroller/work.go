@@ -195,7 +195,7 @@ func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer
 	}
 	s := r.Sessions.Session(step.Node.Name)
 	speaks := s.State == session.Alive || s.State == session.Suspect
-	if speaks != step.CutOff || speaks && nodehealth.ModeOf(s.Agent) != step.AgentMode {
+	if speaks != step.CutOff || speaks && !step.StillCutOff(s.Agent, !s.CutOff.IsZero()) {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)

@@ -30,6 +30,9 @@ type Lease struct {
 	// AgentLives says that beats of an Expired session arrive: its agent says that the holder is
 	// silent.
 	AgentLives bool
+	// CutOffTime is since when every request of the holder to kube-apiserver has failed, as its
+	// agent last reported; zero if they are served, or if that is not known.
+	CutOffTime time.Time
 	Deadline   time.Time
 	Shard      int
 	// Duplicate is a rejected boot of the holder that also beats; nil if there is none.

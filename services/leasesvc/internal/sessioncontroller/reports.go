@@ -19,8 +19,8 @@ const (
 	reportBytesPerSession = 1024
 	// conditionBytes is the memory of a kept condition without its texts.
 	conditionBytes = 96
-	// transitionTolerance is how much the reported time of a transition may vary with the latency
-	// of messages and still count as the same.
+	// transitionTolerance is how much the reported time of a transition, or of the begin of a
+	// cut-off, may vary with the latency of messages and still count as the same.
 	transitionTolerance = 2 * time.Second
 )
 
@@ -31,6 +31,10 @@ type Report struct {
 	// to be alive.
 	Observed    bool
 	ObservedAge time.Duration
+	// CutOff says that every request of the holder to kube-apiserver fails, and CutOffAge for how
+	// long that has been so.
+	CutOff    bool
+	CutOffAge time.Duration
 	// Conditions replace all conditions of the last report.
 	Conditions []ReportedCondition
 	// ConditionsOmitted says that Conditions are not known, so those of the last report stay.
@@ -56,8 +60,8 @@ type Condition struct {
 	TransitionTime time.Time
 }
 
-// reports keep the last report of each holder that has one. A holder without conditions that was
-// observed just now has none.
+// reports keep the last report of each holder that has one. A holder that was observed just now, is
+// not cut off and has no conditions has none.
 type reports struct {
 	bySlot map[uint32]*keptReport
 	bytes  int // of all conditions
@@ -68,7 +72,10 @@ type reports struct {
 
 // keptReport is the last report of the holder in a slot.
 type keptReport struct {
-	received   monotonic.Instant
+	received monotonic.Instant
+	// cutOff is since when every request of the holder to kube-apiserver has failed; 0 if they are
+	// served, or if that is not known.
+	cutOff     monotonic.Instant
 	conditions []keptCondition // ordered by type
 	bytes      int
 }
@@ -95,10 +102,10 @@ func (c *Controller) updateReport(slot uint32, received monotonic.Instant, repor
 }
 
 // update keeps a report; nil changes nothing. It returns whether the conditions of the holder
-// changed. A report that is older than the kept one is ignored.
+// changed, or since when it is cut off. A report that is older than the kept one is ignored.
 func (r *reports) update(slot uint32, received monotonic.Instant, report *Report) (changed bool) {
 	last := r.bySlot[slot]
-	if report == nil || last == nil && report.ObservedAge == 0 && len(report.Conditions) == 0 || last != nil && received < last.received {
+	if report == nil || last == nil && report.saysNothing() || last != nil && received < last.received {
 		return false
 	}
 	if last == nil {
@@ -109,12 +116,31 @@ func (r *reports) update(slot uint32, received monotonic.Instant, report *Report
 	if !report.ConditionsOmitted {
 		r.replace(last, keep(received, report.Conditions, before))
 	}
-	changed = !slices.Equal(last.conditions, before)
-	last.received = received
-	if report.ObservedAge == 0 && len(last.conditions) == 0 {
+	cutOff := report.cutOffSince(received, last.cutOff)
+	changed = cutOff != last.cutOff || !slices.Equal(last.conditions, before)
+	last.received, last.cutOff = received, cutOff
+	if report.ObservedAge == 0 && cutOff == 0 && len(last.conditions) == 0 {
 		delete(r.bySlot, slot)
 	}
 	return changed
+}
+
+// saysNothing returns whether a holder without another report needs no place for this one.
+func (r *Report) saysNothing() bool {
+	return r.ObservedAge == 0 && !r.CutOff && len(r.Conditions) == 0
+}
+
+// cutOffSince returns since when the holder is cut off, by a report; 0 if it is not. The last one
+// stays if only the latency of the messages differs.
+func (r *Report) cutOffSince(received, last monotonic.Instant) monotonic.Instant {
+	if !r.CutOff {
+		return 0
+	}
+	since := received.Add(-min(max(r.CutOffAge, 0), MaxAge))
+	if last != 0 && since.Sub(last).Abs() <= transitionTolerance {
+		return last
+	}
+	return cmp.Or(since, 1) // 0 means that it is not
 }
 
 // replace keeps the conditions if the limit allows it, otherwise none.
@@ -179,6 +205,9 @@ func (c *Controller) addReport(now monotonic.Instant, slot uint32, lastBeat mono
 	}
 	if report.received > lastBeat {
 		l.LastReportTime = c.clock.WallTime(now, report.received)
+	}
+	if report.cutOff != 0 {
+		l.CutOffTime = c.clock.WallTime(now, report.cutOff)
 	}
 	for _, kept := range report.conditions {
 		condition := Condition{Type: kept.kind.Value(), Reason: kept.reason.Value(), Message: kept.message.Value(), Status: kept.status}

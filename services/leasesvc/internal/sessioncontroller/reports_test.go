@@ -182,6 +182,63 @@ func TestReport_ConditionsEndWithTheBootAndTheSession(t *testing.T) {
 	})
 }
 
+func cutOffFor(d time.Duration) sessioncontroller.Report {
+	return sessioncontroller.Report{Observed: true, CutOff: true, CutOffAge: d}
+}
+
+// A holder is cut off until a report does not say so any more. Another begin is another cut-off.
+func TestReport_CutOffHoldsUntilAReportWithoutIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		n1 := node("n1", "1")
+		ref := register(t, ctl, n1)[0].Ref
+		reported(t, ctl, ref, sessioncontroller.Report{Observed: true})
+		sub := watch(t, ctl, nil)
+		defer sub.Close()
+		drain(t, sub)
+		begin := time.Now()
+		for _, step := range []struct {
+			what   string
+			do     func()
+			events []string
+			since  time.Duration // of begin; -1 if it is not cut off
+		}{
+			{"it begins", func() { reported(t, ctl, ref, cutOffFor(3*time.Second)) }, []string{"~n1"}, -3 * time.Second},
+			{"the same, of another length on the way", func() { reported(t, ctl, ref, cutOffFor(14*time.Second)) }, nil, -3 * time.Second},
+			{"a bare handle", func() { beat(t, ctl, ref) }, nil, -3 * time.Second},
+			{"a registration without a report", func() { register(t, ctl, n1) }, nil, -3 * time.Second},
+			{"with conditions", func() {
+				report := cutOffFor(43 * time.Second)
+				report.Conditions = reportOf(condition("A", 1, 0)).Conditions
+				reported(t, ctl, ref, report)
+			}, []string{"~n1"}, -3 * time.Second},
+			{"served in between", func() { reported(t, ctl, ref, cutOffFor(time.Second)) }, []string{"~n1"}, 49 * time.Second},
+			{"served", func() { reported(t, ctl, ref, sessioncontroller.Report{Observed: true}) }, []string{"~n1"}, -1},
+			{"cut off now", func() { reported(t, ctl, ref, cutOffFor(0)) }, []string{"~n1"}, 70 * time.Second},
+			{"another boot", func() { register(t, ctl, node("n1", "2")) }, []string{"~n1"}, -1},
+		} {
+			step.do()
+			lease, found, err := ctl.Get(t.Context(), n1.Key, 0)
+			if err != nil || !found {
+				t.Fatal(found, err)
+			}
+			want := time.Time{}
+			if step.since != -1 {
+				want = begin.Add(step.since)
+			}
+			if got := lease.CutOffTime; got.IsZero() != want.IsZero() || got.Sub(want).Abs() > time.Second {
+				t.Errorf("%s: cut off since %v, want %v", step.what, got, want)
+			}
+			if diff := cmp.Diff(step.events, names(drain(t, sub))); diff != "" {
+				t.Errorf("%s: events (-want +got):\n%s", step.what, diff)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
 // Agents that report as much as they may do not fill the memory.
 func TestReport_MemoryOfConditionsIsBounded(t *testing.T) {
 	t.Parallel()
