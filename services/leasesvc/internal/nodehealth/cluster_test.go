@@ -53,8 +53,8 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 	w.expectTaints("n0", unreachableSchedule, unreachableExecute)
 }
 
-// A kubelet whose write failed in a short outage tries again with its next renewal. Checks that fail
-// now and then forbid no verdict.
+// A kubelet whose write failed in a short outage tries again with its next renewal. Checks that
+// fail now and then forbid no verdict.
 func TestPlan_OneUnansweredCheckWaitsForTheNextRenewalOnce(t *testing.T) {
 	w := newFixture(t, 4)
 	alive := w.names[1:]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,7 +96,7 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	m.cutOff.Set(float64(plan.CutOff))
 	m.markingSuspended.Reset()
 	if suspension, suspended := cluster.Suspended(); suspended {
-		m.markingSuspended.WithLabelValues(strings.ReplaceAll(strings.ToLower(suspension.Reason), "_", "-")).Set(1)
+		m.markingSuspended.WithLabelValues(suspension.Reason).Set(1)
 	}
 }
 
