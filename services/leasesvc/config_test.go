@@ -32,7 +32,7 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 		Writes: class.Writes{Policy: class.WriteRelaxed, RefreshInterval: 5 * time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			Rules: nodehealth.Rules{
-				GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, LeastSilence: 15 * time.Second, SessionGrace: 20 * time.Second, UnreadyStart: 5 * time.Second, NormalRate: 0.1, PartialRate: 0.01,
+				GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, LeastSilence: 20 * time.Second, SessionGrace: 20 * time.Second, UnreadyStart: 5 * time.Second, NormalRate: 0.1, PartialRate: 0.01,
 				FullRate: 0.1, LargeZoneSize: 50, UnhealthyZoneThreshold: 0.55, ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"},
 			},
 			ConcurrentWrites: 16,
@@ -75,7 +75,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 		Writes: class.Writes{Policy: class.WriteOnChange, RefreshInterval: time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			Rules: nodehealth.Rules{
-				GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, LeastSilence: 15 * time.Second, SessionGrace: 20 * time.Second, UnreadyStart: 5 * time.Second, NormalRate: 1, PartialRate: 2,
+				GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, LeastSilence: 20 * time.Second, SessionGrace: 20 * time.Second, UnreadyStart: 5 * time.Second, NormalRate: 1, PartialRate: 2,
 				FullRate: 3, LargeZoneSize: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
 			},
 			ConcurrentWrites: 9,
