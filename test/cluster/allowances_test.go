@@ -9,8 +9,8 @@ import (
 // rules are how far two runs may differ by chance, and which differences are intended. The first
 // allowance that covers a difference gives its reason.
 func rules() recording.Rules {
-	const lives = "The kubelet of cp2 cannot reach its kube-apiserver, and writes nothing. Its agent says that it lives, so the Node stays ready. " +
-		"kube-controller-manager marks the Node if it is away for 50 s."
+	const lives = "The kubelet of cp2 cannot reach its kube-apiserver, and writes nothing. The Node is marked if it is away for 50 s, " +
+		"which is chance: leasesvc gives it 50 s from when it could see that, kube-controller-manager from its last sign."
 	return recording.Rules{
 		Tolerance: recording.Tolerance{Ratio: 1.5, Absolute: 3 * time.Second},
 		Allowances: append([]recording.Allowance{

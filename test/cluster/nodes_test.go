@@ -194,12 +194,7 @@ func TestNodes_PowerCut(t *testing.T) {
 				}
 			}
 		})
-		// A dead agent says nothing: the probed kubelet's own Lease counts, as without an agent.
-		silence := grace
-		if name == probeNode {
-			silence = unreportedGrace
-		}
-		f.awaitDeclared(t, h, name, "power cut", silence, then)
+		f.awaitDeclared(t, h, name, "power cut", grace, then)
 		moved := h.await(t, 2*time.Minute, func() error {
 			ready := 0
 			for _, pod := range objects[*corev1.Pod](h) {
