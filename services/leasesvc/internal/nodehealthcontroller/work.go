@@ -26,9 +26,9 @@ const (
 	conflictBackoff = Tick
 	// checkRetry is the time from a failed self-check to the next one.
 	checkRetry = time.Second
-	// writeCheckEvery is the longest time between two self-checks that write, as often as controllers
-	// renew the Leases that they lead with. A kubelet whose write fails tries again ten seconds
-	// later, so a short time in which no Lease can be written must be noticed too.
+	// writeCheckEvery is the longest time between two self-checks that write, as often as
+	// controllers renew the Leases that they lead with. A kubelet whose write fails tries again ten
+	// seconds later, so a short time in which no Lease can be written must be noticed too.
 	writeCheckEvery = 2 * time.Second
 	// dryRunRetry is the time between two refusals of the same write in a dry run.
 	dryRunRetry = 5 * time.Second
