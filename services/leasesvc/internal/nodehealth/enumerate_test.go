@@ -406,7 +406,7 @@ func (e *explorer) explore(roots []world) (violation string, root uint32, histor
 	}
 	for len(now.at) > 0 && len(e.seen) < e.most {
 		left, found := -1, uint32(0)
-		for i := 0; i < len(now.at); i++ { //nolint:intrange // events add worlds
+		for i := 0; i < len(now.at); i++ {
 			e.get(w, now, i)
 			for number, event := range e.events {
 				if event.cost <= w.left && event.may(w) {
