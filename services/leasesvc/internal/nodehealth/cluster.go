@@ -41,11 +41,8 @@ type ClusterState struct {
 	// awake is when the process ran again after its last pause.
 	awake  monotonic.Instant
 	outage period
-	// unanswered is on while a self-check has no answer for longer than a prompt one takes.
-	unanswered period
-	// failure is of the last self-check that failed, while outage is on. unusable is the Delay
-	// while outage or unanswered is on.
-	failure  CheckFailure
+	// unusable is the Delay while outage is on, and while a self-check has no answer for longer
+	// than a prompt one takes.
 	unusable Delay
 	// slow is the slowest self-check of the last grace period.
 	slow slowCheck
@@ -161,7 +158,7 @@ func (c ClusterState) CheckPassed(started, now monotonic.Instant, wrote bool) Cl
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
 		c.recurring, c.recovered = c.recovered > 0, now
 	}
-	c.outage, c.unanswered, c.failure, c.unusable = period{}, period{}, CheckFailure{}, Delay{}
+	c.outage, c.unusable = period{}, Delay{}
 	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
 		c.slow = slowCheck{took: took, at: now}
 	}
@@ -192,24 +189,17 @@ func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) C
 	if failure.Denied {
 		reason, text = APIServerDenied, "kube-apiserver refuses to show Leases to this replica, or to take its own: the replica needs another role, or an admission webhook refuses Leases: "
 	}
-	if c.unusable.Reason != reason || c.failure != failure {
-		c.unusable, c.failure = Delay{Reason: reason, Message: text + failure.Detail, Until: Open}, failure
-	}
-	c.outage, c.unanswered = c.outage.begun(now), period{}
-	c.unusable.Since = c.outage.since
+	c.outage = c.outage.begun(now)
+	c.unusable = Delay{Reason: reason, Message: text + failure.Detail, Since: c.outage.since, Until: Open}
 	return c
 }
 
 // CheckRuns notes that a self-check that began at started has no answer yet. Nodes wait for it if
 // it is not prompt.
 func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
-	if now.Sub(started) < unansweredAfter {
-		return c
-	}
-	c.unanswered = c.unanswered.begun(started)
-	if !c.outage.on {
+	if now.Sub(started) >= unansweredAfter && !c.unusable.Active() {
 		c.unusable = Delay{
-			Reason: APIServerUnreachable, Since: c.unanswered.since, Until: Open,
+			Reason: APIServerUnreachable, Since: started, Until: Open,
 			Message: "kube-apiserver has not answered a self-check yet, so kubelets may be unable to renew their Leases",
 		}
 	}

@@ -70,9 +70,10 @@ func NoZoneReadyDelay() Delay {
 // zero Delay does not apply. Two are of a kube-apiserver: while it is unusable, and afterwards.
 type delays [7]Delay
 
-// delays returns the table of a Node with its last sign of life.
-func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
-	d := delays{
+// delays returns the table of a Node with its last sign of life, and the last of the ends that are
+// known.
+func (r Rules) delays(c ClusterState, s *NodeState, g sign) (d delays, deadline monotonic.Instant) {
+	d = delays{
 		{Reason: GracePeriod, Since: g.heard, Until: g.until},
 		{
 			Reason: TermYoung, Message: "this replica leads the shard of the Node for a short time, within which a living agent finds it",
@@ -83,19 +84,13 @@ func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
 		c.selfCheckDelay(),
 		c.zonesDelay(r.graceOf(s)),
 	}
-	d[6] = c.massDelay(s, d.deadline())
-	return d
-}
-
-// deadline returns the last of the ends that are known.
-func (d *delays) deadline() monotonic.Instant {
-	var last monotonic.Instant
 	for i := range d {
 		if d[i].Until != Open {
-			last = max(last, d[i].Until)
+			deadline = max(deadline, d[i].Until)
 		}
 	}
-	return last
+	d[6] = c.massDelay(s, deadline)
+	return d, deadline
 }
 
 // deciding returns the Delay that ends last.

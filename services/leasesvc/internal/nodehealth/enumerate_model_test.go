@@ -47,7 +47,9 @@ const (
 	endpoint             // the agent makes beats of renewals, and writes what is not acknowledged
 )
 
-func (m mode) String() string { return [...]string{"no agent", modeProbe, modeEndpoint}[m] }
+func (m mode) String() string {
+	return [...]string{"no agent", session.ModeProbe, session.ModeEndpoint}[m]
+}
 
 // life is what lives of a node.
 type life uint8

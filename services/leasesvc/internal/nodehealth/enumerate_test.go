@@ -268,10 +268,10 @@ func (p *replica) walk(v *walker) {
 	c := &p.cluster
 	numbers(v, &p.process)
 	numbers(v, &p.since, &p.check, &p.writeIn, &p.marking[0], &p.marking[1], &p.sample[0], &p.sample[1], &p.slowest)
-	v.flags(&p.woke, &p.stale, &c.recurring, &c.allDown, &c.hasChecked, &c.outage.on, &c.unanswered.on, &c.failure.Write, &p.writes)
+	v.flags(&p.woke, &p.stale, &c.recurring, &c.allDown, &c.hasChecked, &c.outage.on, &p.writes)
 	v.still = p.process != runs
 	v.instants(outageAge, &c.recovered)
-	v.instants(long, &c.zonesUp, &c.checked, &c.awake, &c.outage.since, &c.unanswered.since, &c.slow.at, &c.served, &c.interrupted, &c.wrote, &c.servedSince)
+	v.instants(long, &c.zonesUp, &c.checked, &c.awake, &c.outage.since, &c.unusable.Since, &c.slow.at, &c.served, &c.interrupted, &c.wrote, &c.servedSince)
 	for n := range p.nodes {
 		t, s, l := &p.nodes[n], &p.nodes[n].signs, &p.leases[n]
 		numbers(v, &l.rank, &l.kubelets, &p.objects[n])
@@ -318,9 +318,8 @@ func (m *model) normalize(w *world) {
 func (m *model) expand(p *replica) {
 	p.cluster.slow.took = time.Duration(p.slowest) * time.Second
 	c := &p.cluster
-	c.unusable = Delay{}
-	if c.outage.on || c.unanswered.on {
-		c.unusable = Delay{Reason: APIServerUnreachable, Since: min(c.outage.since, c.unanswered.since), Until: Open}
+	if c.unusable = (Delay{Since: c.unusable.Since}); c.unusable.Since > 0 {
+		c.unusable.Reason, c.unusable.Until = APIServerUnreachable, Open
 	}
 	for n := range p.nodes {
 		if p.objects[n] == 0 {

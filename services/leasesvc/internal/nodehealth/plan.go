@@ -88,9 +88,6 @@ type Plan struct {
 	SelfCheck *SelfCheck
 	// Held is how many silent nodes are not marked Unknown, because something delays that.
 	Held int
-	// CutOff is how many Nodes have an agent that lives and a kubelet that reaches no
-	// kube-apiserver.
-	CutOff int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
 	MassSilence SilentGroups
 	// Zones are ordered by name. Replicas that see the same Nodes have the same Zones.
@@ -172,9 +169,6 @@ func (p *pass) count(s *NodeState) {
 func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	a := p.Assess(p.now.Instant, p.cluster, s)
 	p.plan.Counts[a.Health]++
-	if a.CutOff {
-		p.plan.CutOff++
-	}
 	shard := p.shards[s.Ownership.Shard]
 	if shard == nil {
 		shard = &cohort{}

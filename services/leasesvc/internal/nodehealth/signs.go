@@ -86,21 +86,6 @@ type leaseSign struct {
 	counts bool
 }
 
-// Modes of agents. One in modeEndpoint forwards the requests of its kubelet and writes a Lease that
-// no leader acknowledges. One in modeProbe looks at a kubelet that writes its Lease itself.
-const (
-	modeEndpoint = "endpoint"
-	modeProbe    = "probe"
-)
-
-// ModeOf returns how an agent knows that its kubelet lives; "" if that is not known.
-func ModeOf(agent unique.Handle[session.Agent]) string {
-	if agent == (unique.Handle[session.Agent]{}) {
-		return ""
-	}
-	return agent.Value().Mode
-}
-
 // firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
 // sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
@@ -115,7 +100,7 @@ func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
 }
 
 func (s signs) observeAgent(now monotonic.Instant, o Observation) signs {
-	if ModeOf(s.agent) != ModeOf(o.Agent) {
+	if session.ModeOf(s.agent) != session.ModeOf(o.Agent) {
 		s.watched, s.renewsItself = now, false
 	}
 	s.agent, s.observes = o.Agent, o.SessionObserves
@@ -255,13 +240,13 @@ func (s signs) own() (at monotonic.Instant, by SignSource) {
 // agent says since when its requests fail, shows that it reaches none.
 func (s signs) reached() (at monotonic.Instant, by SignSource, known bool) {
 	at, by = s.own()
-	switch ModeOf(s.agent) {
-	case modeEndpoint:
+	switch session.ModeOf(s.agent) {
+	case session.ModeEndpoint:
 		if s.cutOff >= at { // otherwise the agent has not said yet that a request was served
 			at, by = s.cutOff, ServedRequest
 		}
 		return at, by, s.cutOff > 0
-	case modeProbe:
+	case session.ModeProbe:
 		return at, by, true
 	}
 	return at, by, s.renewsItself && !s.observes
@@ -270,7 +255,7 @@ func (s signs) reached() (at monotonic.Instant, by SignSource, known bool) {
 // served returns when the kubelet last reached kube-apiserver, as far as its Lease or its agent
 // shows; 0 for not at all.
 func (s signs) served(now monotonic.Instant) monotonic.Instant {
-	if s.session == session.Alive && s.cutOff == 0 && ModeOf(s.agent) == modeEndpoint {
+	if s.session == session.Alive && s.cutOff == 0 && session.ModeOf(s.agent) == session.ModeEndpoint {
 		return now
 	}
 	return s.lastRenewal()

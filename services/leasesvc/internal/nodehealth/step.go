@@ -67,7 +67,7 @@ type Step struct {
 // alive: the session has the same kind of agent, and one that forwards the requests of its kubelet
 // still reports that they fail.
 func (s *Step) StillCutOff(agent unique.Handle[session.Agent], reported bool) bool {
-	return s.CutOff && ModeOf(agent) == s.AgentMode && (s.AgentMode != modeEndpoint || reported)
+	return s.CutOff && session.ModeOf(agent) == s.AgentMode && (s.AgentMode != session.ModeEndpoint || reported)
 }
 
 // candidate is a step that may be chosen. It is small, because thousands may wait for a later pass.
@@ -83,7 +83,7 @@ func (c *candidate) markUnknown(now Moment) Step {
 	s := c.node
 	return Step{
 		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
-		CutOff: c.silence.CutOff, AgentMode: ModeOf(s.signs.agent),
+		CutOff: c.silence.CutOff, AgentMode: session.ModeOf(s.signs.agent),
 		Conditions: unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
 	}
 }

@@ -93,7 +93,6 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
 	m.held.Set(float64(plan.Held))
-	m.cutOff.Set(float64(plan.CutOff))
 	m.markingSuspended.Reset()
 	if suspension, suspended := cluster.Suspended(); suspended {
 		m.markingSuspended.WithLabelValues(suspension.Reason).Set(1)

@@ -53,8 +53,8 @@ type run struct {
 	checkBegun   monotonic.Instant // of the self-check that is running
 	checkTimeout time.Duration     // of the next self-check
 	denied       error             // of the last self-check, if kube-apiserver refused it
-	// live are Leases as kube-apiserver returned them, until the cache has them. behind is the
-	// oldest of them, by the name of its Node, and since when the cache does not have it.
+	// live are Leases as kube-apiserver returned them, until the cache has them. behind names the
+	// Node of one of them, which the cache does not have since behindSince.
 	live         map[string]nodehealth.Lease
 	behind       string
 	behindSince  monotonic.Instant
@@ -135,8 +135,10 @@ func (r *run) pass() error {
 	r.startCheck(plan.SelfCheck)
 	r.markPods(plan.Dead, plan.NotReady)
 	r.publish(&plan)
+	cutOff := r.Publisher.Snapshot().CutOff()
 	r.Metrics.observe(&plan, r.state, zones, time.Since(begin))
-	r.logState(&plan)
+	r.Metrics.cutOff.Set(float64(cutOff.Count))
+	r.logState(&plan, cutOff)
 	r.reportState()
 	if r.behindFor() >= relistAfter {
 		r.Cache.Relist()
@@ -354,7 +356,7 @@ func (r *run) result(s *nodehealth.NodeState) Result {
 
 // logState logs what suspends all marks, mass silence and kubelets that are cut off, when they
 // change.
-func (r *run) logState(plan *nodehealth.Plan) {
+func (r *run) logState(plan *nodehealth.Plan, cutOff NamedNodes) {
 	suspension, suspended := r.state.Suspended()
 	switch {
 	case suspended && r.now.Instant.Sub(suspension.Since) >= logHoldAfter && r.loggedReason != suspension.Reason:
@@ -368,9 +370,9 @@ func (r *run) logState(plan *nodehealth.Plan) {
 		r.Logger.Info("marking is not suspended any more")
 		r.Decisions.Record(decisions.Decision{Action: decisions.MarkingResumed, Message: "silent nodes are marked Unknown again"})
 	}
-	if cutOff := plan.CutOff > 0; cutOff != r.loggedCutOff {
-		if r.loggedCutOff = cutOff; cutOff {
-			r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", plan.CutOff, "first", r.Publisher.Snapshot().CutOff().First)
+	if some := cutOff.Count > 0; some != r.loggedCutOff {
+		if r.loggedCutOff = some; some {
+			r.Logger.Warn("kubelets whose agents live reach no kube-apiserver", "nodes", cutOff.Count, "first", cutOff.First)
 		} else {
 			r.Logger.Info("no kubelet whose agent lives is cut off from kube-apiserver any more")
 		}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"time"
+	"unique"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
@@ -57,6 +58,21 @@ type Holder struct {
 
 // Agent is a program that sends beats, as it describes itself. The zero Agent is not known.
 type Agent struct{ Name, Version, Mode string }
+
+// Modes of Agents. One in ModeEndpoint forwards the requests of its kubelet and writes a Lease that
+// no leader acknowledges. One in ModeProbe looks at a kubelet that writes its Lease itself.
+const (
+	ModeEndpoint = "endpoint"
+	ModeProbe    = "probe"
+)
+
+// ModeOf returns how an agent knows that its kubelet lives; "" if that is not known.
+func ModeOf(agent unique.Handle[Agent]) string {
+	if agent == (unique.Handle[Agent]{}) {
+		return ""
+	}
+	return agent.Value().Mode
+}
 
 // Silence is the time since the last beat of a holder.
 type Silence struct {

@@ -8,9 +8,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// probeMode is the Agent.Mode of a program beside a kubelet that writes its Lease itself.
-const probeMode = "probe"
-
 // updateAgent keeps the agent of a registration and returns whether readers see a change. Many
 // sessions share one session.Agent.
 func (c *Controller) updateAgent(slot uint32, agent session.Agent) (changed bool) {
@@ -27,8 +24,7 @@ func (c *Controller) updateAgent(slot uint32, agent session.Agent) (changed bool
 // leaveToKubelet leaves the Lease of a Node to its kubelet while the agent only probes the kubelet.
 // After that, the Lease is read before it is written.
 func (c *Controller) leaveToKubelet(now monotonic.Instant, slot uint32, key session.Key) {
-	agent := *c.agents.At(slot)
-	switch probes := agent != (unique.Handle[session.Agent]{}) && agent.Value().Mode == probeMode; {
+	switch probes := session.ModeOf(*c.agents.At(slot)) == session.ModeProbe; {
 	case probes && !c.cfg.Classes[key.Class].Unowned:
 		c.writes.Leave(slot)
 	case c.writes.Left(slot):
