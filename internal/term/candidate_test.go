@@ -43,7 +43,7 @@ func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
 		return nil
 	})
 	if want := status.ReplicaID + ".test:7601"; status.GRPCAddress != want {
-		t.Errorf("holder's address = %q, want %q", status.GRPCAddress, want)
+		t.Errorf("leader's address = %q, want %q", status.GRPCAddress, want)
 	}
 	for _, p := range all {
 		if err := p.leave(); err != nil {
@@ -137,7 +137,7 @@ func TestCandidate_GracefulHandover(t *testing.T) {
 		next := join(t, etcd(t), id, h.body(id))
 		testkit.Eventually(t, testTimeout, func() error {
 			if next.Status().Shards[0].ReplicaID == "" {
-				return fmt.Errorf("%s does not see the holder yet", id)
+				return fmt.Errorf("%s does not see the leader yet", id)
 			}
 			return next.Check()
 		})
@@ -152,7 +152,7 @@ func TestCandidate_GracefulHandover(t *testing.T) {
 		gaps = append(gaps, acts[i].start.Sub(acts[i-1].end))
 	}
 	slices.Sort(gaps)
-	t.Logf("%d handovers: median %v, longest %v without a holder", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
+	t.Logf("%d handovers: median %v, longest %v without a leader", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
 	if median := gaps[len(gaps)/2]; median > 200*time.Millisecond {
 		t.Errorf("median gap of a graceful handover = %v, want at most 200 ms", median)
 	}

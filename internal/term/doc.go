@@ -28,8 +28,8 @@
 //     returned. A body that ignores the end of its context keeps its shard, and no other replica
 //     starts the shard. This is logged and fails [Candidate.Check]. After the drain timeout it
 //     also fails [Candidate.CheckAlive], so that a restart of the process frees the shard.
-//   - A shard whose holder vanished without releasing it starts only after a short pause. An
-//     operator can revoke a lease, and the former holder learns of that only from etcd.
+//   - A shard whose leader vanished without releasing it starts only after a short pause. An
+//     operator can revoke a lease, and the former leader learns of that only from etcd.
 //   - Replicas with different numbers of shards never work at the same time, because one object
 //     would belong to two shards. The number of the member that joined first counts. Replicas with
 //     another number wait until all members with that number have left. A rolling update that

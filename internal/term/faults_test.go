@@ -29,11 +29,11 @@ func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
 	t.Parallel()
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
-	first := holder(t, h, 0)
+	first := leader(t, h, 0)
 	for range 3 {
 		began := time.Now()
 		p.revokeLease(t)
-		next := holder(t, h, first.epoch)
+		next := leader(t, h, first.epoch)
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("back after %v", took)
 		}
@@ -47,14 +47,14 @@ func TestFault_RevokedLeaseMovesShard(t *testing.T) {
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
 	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
-	now := holder(t, h, 0)
+	now := leader(t, h, 0)
 	for range 4 {
 		if now.replica == "a" {
 			a.revokeLease(t)
 		} else {
 			b.revokeLease(t)
 		}
-		now = holder(t, h, now.epoch)
+		now = leader(t, h, now.epoch)
 	}
 	wantNoViolations(t, h)
 }
@@ -99,12 +99,12 @@ func TestFault_GuardRefusesOldEpoch(t *testing.T) {
 func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
-	first := holder(t, h, 0)
+	first := leader(t, h, 0)
 	lease, _, _ := p.Session()
 	if _, err := p.client.Delete(t.Context(), termKey(t, 0)); err != nil {
 		t.Fatal(err)
 	}
-	holder(t, h, first.epoch)
+	leader(t, h, first.epoch)
 	if now, _, ok := p.Session(); !ok || now != lease {
 		t.Errorf("session %x, %t: a deleted term key ended the session %x", now, ok, lease)
 	}
@@ -112,7 +112,7 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 }
 
 // The deletion of a key by an operator does not wait for the body. The next replica starts its body
-// only after the pause in which the holder learns of the deletion, or once the holder has announced
+// only after the pause in which the leader learns of the deletion, or once the leader has announced
 // that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
@@ -177,11 +177,11 @@ func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
-	first := holder(t, h, 0)
+	first := leader(t, h, 0)
 	if _, err := p.client.Delete(t.Context(), membersPrefix(t)+"a"); err != nil {
 		t.Fatal(err)
 	}
-	holder(t, h, first.epoch)
+	leader(t, h, first.epoch)
 	wantNoViolations(t, h)
 }
 
@@ -231,7 +231,7 @@ func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
 	h := newHistory()
 	a, b := join(t, cluster, "a", h.body("a")), join(t, cluster, "b", h.body("b"))
 	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
-	before := holder(t, h, 0)
+	before := leader(t, h, 0)
 	if err := cluster.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
 	if err := cluster.StartEtcd(); err != nil {
 		t.Fatal(err)
 	}
-	holder(t, h, before.epoch)
+	leader(t, h, before.epoch)
 	wantNoViolations(t, h)
 }
 
@@ -261,7 +261,7 @@ func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
 	cluster := ownEtcd(t)
 	h := newHistory()
 	p := join(t, cluster, "a", h.body("a"), ttl(20*time.Second))
-	before := holder(t, h, 0)
+	before := leader(t, h, 0)
 	if err := errors.Join(cluster.StopEtcd(), cluster.StartEtcd()); err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +381,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 		t.Errorf("shard 0 acts again (%+v) although its last body has not returned", now)
 	}
 	close(release)
-	holder(t, h, before[0].epoch)
+	leader(t, h, before[0].epoch)
 	if err := p.CheckAlive(); err != nil {
 		t.Errorf("CheckAlive = %v after the body has returned", err)
 	}

@@ -15,7 +15,7 @@ var (
 
 const (
 	// takeoverPause is the time between the loss of a key that was not released and the start of
-	// the next body. A holder whose lease expired stopped long before. A holder whose lease was
+	// the next body. A leader whose lease expired stopped long before. A leader whose lease was
 	// revoked learns of it during the pause.
 	takeoverPause = 250 * time.Millisecond
 	// minBackoff and maxBackoff bound the backoff of a shard whose body returned during its term.

@@ -138,8 +138,8 @@ func allHeld(t *testing.T, h *history, n int) map[string]int {
 	return h.shares()
 }
 
-// holder waits until shard 0 is held at an epoch above the given one.
-func holder(t *testing.T, h *history, above int64) actor {
+// leader waits until shard 0 is held at an epoch above the given one.
+func leader(t *testing.T, h *history, above int64) actor {
 	t.Helper()
 	var found actor
 	testkit.Eventually(t, testTimeout, func() error {

@@ -49,7 +49,7 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 		}, []string{"reason"}),
 		gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_term_gap_seconds",
-			Help: "Time without a holder of a shard that this replica claimed, from when it learned of that to the start of its body.",
+			Help: "Time without a leader of a shard that this replica claimed, from when it learned of that to the start of its body.",
 			// From a handover to several sessions that expire one after another.
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),

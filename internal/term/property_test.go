@@ -96,7 +96,7 @@ func (s *faultSequence) fault() {
 
 func (s *faultSequence) note(fault, target string) { s.faults = append(s.faults, fault+" "+target) }
 
-// After a crash, a shard has no holder for at most the TTL, the second in which etcd expires
+// After a crash, a shard has no leader for at most the TTL, the second in which etcd expires
 // leases, and the takeover pause.
 func TestCandidate_CrashFailover(t *testing.T) {
 	t.Parallel()

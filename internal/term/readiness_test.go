@@ -263,7 +263,7 @@ func TestReadiness_ChangeCostsOneWrite(t *testing.T) {
 	p.SetUnready(errBroken)
 	waitForUnready(t, p, "a")
 	p.revokeLease(t)
-	holder(t, h, before.epoch)
+	leader(t, h, before.epoch)
 	waitForUnready(t, p, "a")
 	if got := version(); got != 1 {
 		t.Errorf("the member key was written %d times since it joined again, want the right value from the start", got)
@@ -272,7 +272,7 @@ func TestReadiness_ChangeCostsOneWrite(t *testing.T) {
 
 // Replicas yield and stop yielding at random, sometimes all of them, and lose sessions. Bodies are
 // slow.
-func TestYield_RandomYieldsKeepOneHolderPerShard(t *testing.T) {
+func TestYield_RandomYieldsKeepOneLeaderPerShard(t *testing.T) {
 	t.Parallel()
 	const n = 64
 	h := newHistory()

@@ -261,7 +261,7 @@ func (r *replica) reconcile(ctx context.Context) time.Duration {
 
 func (r *replica) planInput(now time.Time) sharding.Input {
 	in := sharding.Input{
-		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(now), Holders: r.view.holders(),
+		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(now), Leaders: r.view.leaders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
 		Failing: r.eligibility.failing(), Yielding: r.eligibility.yieldReason() != nil,
 		ReleasedRecently: r.eligibility.tracker.ReleasedRecently(now), ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
@@ -309,8 +309,8 @@ func (r *replica) publish() {
 			continue
 		}
 		state := shardState{
-			holder: known.holder, epoch: known.epoch, since: known.since,
-			address: r.view.members[known.holder].GRPCAddress,
+			leader: known.leader, epoch: known.epoch, since: known.since,
+			address: r.view.members[known.leader].GRPCAddress,
 		}
 		if h, ok := r.held[number]; ok && h.session == r.session && h.term.Epoch() == known.epoch {
 			state.term, state.move = h.term, h.move()

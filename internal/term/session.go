@@ -219,7 +219,7 @@ func (s *session) claimed(response *clientv3.TxnResponse, id string) []record {
 		inner := answer.GetResponseTxn()
 		if inner.Succeeded {
 			revision := response.Header.Revision
-			records = append(records, record{revision: revision, held: true, holder: id, lease: s.id, epoch: revision})
+			records = append(records, record{revision: revision, held: true, leader: id, lease: s.id, epoch: revision})
 			continue
 		}
 		for _, entry := range inner.Responses[0].GetResponseRange().Kvs {

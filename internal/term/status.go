@@ -35,18 +35,18 @@ type SessionStatus struct {
 type ShardStatus struct {
 	// Shard is the shard's number.
 	Shard int
-	// ReplicaID is the holder; empty while the shard is vacant.
+	// ReplicaID is the leader; empty while the shard is vacant.
 	ReplicaID string
 	// Epoch is the etcd revision of the claim; 0 while the shard is vacant.
 	Epoch int64
 	// AcquireTime is when this replica learned of the claim.
 	AcquireTime time.Time
-	// Here says whether this replica is the holder. It is false as soon as the session has ended.
+	// Here says whether this replica is the leader. It is false as soon as the session has ended.
 	Here bool
-	// Remaining is how long the holder may act without an answer from etcd. It is known only if
+	// Remaining is how long the leader may act without an answer from etcd. It is known only if
 	// Here, and 0 while the shard is being released.
 	Remaining time.Duration
-	// GRPCAddress is the holder's gRPC address; empty if unknown.
+	// GRPCAddress is the leader's gRPC address; empty if unknown.
 	GRPCAddress string
 	// ReleaseTime is when this replica learned that the shard is vacant; zero while it is held.
 	ReleaseTime time.Time
@@ -54,11 +54,11 @@ type ShardStatus struct {
 	Move Move
 }
 
-// Move is the state of a shard's move from its holder to another replica.
+// Move is the state of a shard's move from its leader to another replica.
 type Move struct {
 	// State is Staying in the zero value.
 	State MoveState
-	// To is the replica that should hold the shard. It is empty if the holder stops or the body has
+	// To is the replica that should hold the shard. It is empty if the leader stops or the body has
 	// failed.
 	To string
 	// Since is when the state began.
@@ -91,7 +91,7 @@ type snapshot struct {
 
 // shardState is a ShardStatus without the fields that depend on the time.
 type shardState struct {
-	holder  string
+	leader  string
 	epoch   int64
 	since   time.Time
 	address string
@@ -105,7 +105,7 @@ func (s *snapshot) status() Status {
 	status.Session = s.sessionStatus()
 	for number, state := range s.shards {
 		h := ShardStatus{
-			Shard: number, ReplicaID: state.holder, Epoch: state.epoch,
+			Shard: number, ReplicaID: state.leader, Epoch: state.epoch,
 			AcquireTime: state.since, GRPCAddress: state.address, ReleaseTime: state.vacated,
 		}
 		if state.term != nil && status.Session.Alive {

@@ -110,7 +110,7 @@ func TestMetrics_GapsOfHandovers(t *testing.T) {
 			if gaps.GetSampleCount() != n || gaps.GetSampleSum() < 0 || gaps.GetSampleSum() > n*testTimeout.Seconds() {
 				t.Errorf("%d gaps of %v s together, want %d", gaps.GetSampleCount(), gaps.GetSampleSum(), n)
 			}
-			t.Logf("%d handovers, %.3f s without a holder on average", gaps.GetSampleCount(), gaps.GetSampleSum()/n)
+			t.Logf("%d handovers, %.3f s without a leader on average", gaps.GetSampleCount(), gaps.GetSampleSum()/n)
 			return
 		}
 	}

@@ -41,12 +41,12 @@ type record struct {
 	revision int64
 	// since is when this replica learned of that change.
 	since time.Time
-	// held says that the key exists. Then holder, lease and epoch describe it.
+	// held says that the key exists. Then leader, lease and epoch describe it.
 	held   bool
-	holder string
+	leader string
 	lease  clientv3.LeaseID
 	epoch  int64
-	// handedOver says that the holder itself deleted the key, so its body has returned: its member
+	// handedOver says that the leader itself deleted the key, so its body has returned: its member
 	// key names the term. An operator or the end of a lease deletes the key alone.
 	handedOver bool
 }
@@ -54,7 +54,7 @@ type record struct {
 func recordOf(entry *mvccpb.KeyValue) record {
 	return record{
 		revision: entry.ModRevision, held: true,
-		holder: string(entry.Value), lease: clientv3.LeaseID(entry.Lease), epoch: entry.CreateRevision,
+		leader: string(entry.Value), lease: clientv3.LeaseID(entry.Lease), epoch: entry.CreateRevision,
 	}
 }
 
@@ -95,7 +95,7 @@ func (v *view) replace(now time.Time, c change) {
 	}
 	for shard, known := range v.terms {
 		if known.held && !present[shard] {
-			v.dropTerm(now, shard, c.revision, v.members[known.holder].released(shard, known.epoch))
+			v.dropTerm(now, shard, c.revision, v.members[known.leader].released(shard, known.epoch))
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (v *view) termEvent(now time.Time, event *clientv3.Event) {
 	case !ok:
 	case event.Type == clientv3.EventTypeDelete:
 		known := v.terms[shard]
-		v.dropTerm(now, shard, event.Kv.ModRevision, v.members[known.holder].released(shard, known.epoch))
+		v.dropTerm(now, shard, event.Kv.ModRevision, v.members[known.leader].released(shard, known.epoch))
 	default:
 		v.putTerm(now, shard, event.Kv)
 	}
@@ -244,12 +244,12 @@ func (v *view) unready() []string {
 	return ids
 }
 
-// holders returns the ids of the replicas that hold a shard, ordered.
-func (v *view) holders() []string {
+// leaders returns the ids of the replicas that hold a shard, ordered.
+func (v *view) leaders() []string {
 	ids := map[string]bool{}
 	for _, r := range v.terms {
 		if r.held {
-			ids[r.holder] = true
+			ids[r.leader] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(ids))

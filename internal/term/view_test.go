@@ -46,8 +46,8 @@ func released(id string, joined, modified int64, term string) *mvccpb.KeyValue {
 	return entry(viewKeys.member(id), value, joined, modified, joined)
 }
 
-func termEntry(shard int, holder string, epoch, lease int64) *mvccpb.KeyValue {
-	return entry(viewKeys.term(shard), holder, epoch, epoch, lease)
+func termEntry(shard int, leader string, epoch, lease int64) *mvccpb.KeyValue {
+	return entry(viewKeys.term(shard), leader, epoch, epoch, lease)
 }
 
 func newTestView() (*view, *bytes.Buffer) {
@@ -55,8 +55,8 @@ func newTestView() (*view, *bytes.Buffer) {
 	return newView(viewKeys, slog.New(slog.NewTextHandler(&log, nil))), &log
 }
 
-func heldBy(holder string, epoch, lease int64, since time.Time) record {
-	return record{revision: epoch, since: since, held: true, holder: holder, lease: clientv3.LeaseID(lease), epoch: epoch}
+func heldBy(leader string, epoch, lease int64, since time.Time) record {
+	return record{revision: epoch, since: since, held: true, leader: leader, lease: clientv3.LeaseID(lease), epoch: epoch}
 }
 
 func wantTerms(t *testing.T, v *view, want map[int]record) {
@@ -85,8 +85,8 @@ func TestView_ListThenEvents(t *testing.T) {
 	if diff := cmp.Diff(wantMembers, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"a"}, v.holders()); diff != "" {
-		t.Errorf("holders (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"a"}, v.leaders()); diff != "" {
+		t.Errorf("leaders (-want +got):\n%s", diff)
 	}
 	if v.revision != 22 {
 		t.Errorf("revision = %d, want 22", v.revision)
@@ -137,7 +137,7 @@ func TestView_RankOfAnUnreadyMember(t *testing.T) {
 }
 
 // The end of a lease deletes all its keys in one revision, and an operator deletes only the key.
-// Only a holder whose member key names the term has handed its shard over.
+// Only a leader whose member key names the term has handed its shard over.
 func TestView_TermThatEndsWithLeaseOrByHandIsNotHandedOver(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
@@ -180,7 +180,7 @@ func TestView_KeyMissingFromListIsVacant(t *testing.T) {
 	}
 }
 
-func TestView_KeyMissingFromListIsHandedOverIfHolderReleasedIt(t *testing.T) {
+func TestView_KeyMissingFromListIsHandedOverIfLeaderReleasedIt(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		memberEntry(t, "a", 5), memberEntry(t, "b", 6), termEntry(0, "a", 10, 5), termEntry(1, "b", 11, 6), termEntry(2, "c", 12, 7),

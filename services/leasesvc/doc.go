@@ -45,8 +45,8 @@
 // With the loop node-health the service replaces upstream's node-lifecycle controller. It then owns
 // the conditions of silent Nodes, the taints node.kubernetes.io/… that follow from conditions, the
 // beta labels of operating system and architecture, and Ready=False of pods on Nodes that are not
-// ready. The holder of shard 0 adds and removes the NoExecute taints of all Nodes. With the loop
-// taint-eviction, the holder of shard 0 also deletes pods.
+// ready. The leader of shard 0 adds and removes the NoExecute taints of all Nodes. With the loop
+// taint-eviction, the leader of shard 0 also deletes pods.
 //
 // docs/architecture.md lists the packages below internal.
 package leasesvc

@@ -180,7 +180,7 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 	}
 	tracker := deps.Shadow.Tracker(TaintEvictionLoop)
 	if tracker != nil {
-		tracker.Idle() // only the holder of shard 0 compares
+		tracker.Idle() // only the leader of shard 0 compares
 	}
 	return &taintEviction{
 		kube: deps.Kube, nodes: nodes, shadow: tracker, decisions: deps.Decisions, logger: deps.Logger,

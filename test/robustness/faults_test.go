@@ -32,27 +32,38 @@ func (w *world) inject(number int, step schedule.Step) error {
 	for i, f := range step {
 		injecting.Go(func() {
 			testkit.Pause(context.Background(), f.Start-time.Since(began))
-			target := w.leader(f.Service)
-			entry := schedule.EntryOf(f.Kind)
-			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
-			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
-				window.Unreached = target.Name + "#"
+			targets := []*slot{w.leader(f.Service)}
+			if f.Kind == schedule.CallsCutInTurn {
+				targets = w.slotsOf(f.Service)
+				f.Duration /= time.Duration(len(targets))
 			}
-			err := w.injectOne(target, f)
-			if window.To = window.From; f.Duration > 0 {
-				window.To = w.now()
-			}
-			entry.Judge(&window)
-			w.mu.Lock()
-			w.record.Windows = append(w.record.Windows, window)
-			w.mu.Unlock()
-			if err != nil {
-				results[i] = fmt.Errorf("%v: %w", f, err)
+			for _, target := range targets {
+				if err := w.injectInto(target, number, f); err != nil {
+					results[i] = fmt.Errorf("%v: %w", f, err)
+				}
 			}
 		})
 	}
 	injecting.Wait()
 	return errors.Join(results...)
+}
+
+// injectInto injects one fault and records its window.
+func (w *world) injectInto(target *slot, number int, f schedule.Fault) error {
+	entry := schedule.EntryOf(f.Kind)
+	window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
+	if entry.Unreached {
+		window.Unreached = target.Name + "#"
+	}
+	err := w.injectOne(target, f)
+	if window.To = window.From; f.Duration > 0 {
+		window.To = w.now()
+	}
+	entry.Judge(&window)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.record.Windows = append(w.record.Windows, window)
+	return err
 }
 
 // injectOne injects one fault and reverts it after its duration. A fault of one replica is in the
@@ -94,8 +105,10 @@ func (w *world) injectOne(target *slot, f schedule.Fault) error {
 		hold(f.Duration, blocks...)
 	case schedule.Compact:
 		return w.compact(target, f.Duration)
-	case schedule.CallsCut, schedule.CallsCutLong:
+	case schedule.CallsCut, schedule.CallsCutLong, schedule.CallsCutInTurn:
 		hold(f.Duration, target.Calls.BlockToTarget)
+	case schedule.HalfOfCallsCut:
+		hold(f.Duration, target.Calls.BlockHalfToTarget)
 	case schedule.CallsSlow:
 		target.Calls.SetDelay(200 * time.Millisecond)
 		testkit.Pause(context.Background(), f.Duration)
@@ -135,10 +148,7 @@ func (w *world) down(target *slot, duration time.Duration) {
 
 // disturbKube disturbs the requests of all replicas of a service to kube-apiserver.
 func (w *world) disturbKube(f schedule.Fault) error {
-	for _, s := range w.slots {
-		if s.Service != f.Service {
-			continue
-		}
+	for _, s := range w.slotsOf(f.Service) {
 		var stop func()
 		switch f.Kind {
 		case schedule.SlowAPIServer:
@@ -177,12 +187,17 @@ func hold(duration time.Duration, blocks ...func(bool)) {
 func (w *world) leader(service string) *slot {
 	held := w.recorder.holders(service)
 	var best *slot
-	for _, s := range w.slots {
-		if s.Service == service && (best == nil || held[s.ProcessName()] > held[best.ProcessName()]) {
+	for _, s := range w.slotsOf(service) {
+		if best == nil || held[s.ProcessName()] > held[best.ProcessName()] {
 			best = s
 		}
 	}
 	return best
+}
+
+// slotsOf returns the slots of a service.
+func (w *world) slotsOf(service string) []*slot {
+	return slices.DeleteFunc(slices.Clone(w.slots), func(s *slot) bool { return s.Service != service })
 }
 
 // replicaID returns the id of the present process of a slot.

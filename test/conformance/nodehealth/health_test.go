@@ -25,6 +25,7 @@ func quick() leasesvc.Config {
 	cfg := leasesvc.DefaultConfig()
 	class := &cfg.Classes[0]
 	class.HeartbeatInterval, class.Grace = time.Second, 6*time.Second
+	class.RenewInterval, class.LeaseDuration = 3*time.Second, 12*time.Second
 	cfg.NodeHealth.GracePeriod, cfg.NodeHealth.NormalRate = 10*time.Second, 1
 	return cfg
 }

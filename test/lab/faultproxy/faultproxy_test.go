@@ -226,8 +226,9 @@ func TestRelay_DelaysBlocksAndDisconnects(t *testing.T) {
 		t.Fatal("the relay forwards while it is blocked")
 	}
 	relay.BlockToTarget(false)
+	relay.BlockHalfToTarget(true)
 	if _, err := echo(time.Minute); err != nil {
-		t.Fatal(err)
+		t.Fatalf("the first connection while every second one is blocked: %v", err)
 	}
 	relay.Disconnect(true)
 	if _, err := io.ReadAll(conn); err != nil && !errors.Is(err, net.ErrClosed) && !isReset(err) {
@@ -237,6 +238,10 @@ func TestRelay_DelaysBlocksAndDisconnects(t *testing.T) {
 	if conn, err = net.Dial("tcp", relay.Addr()); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := echo(500 * time.Millisecond); err == nil {
+		t.Fatal("the relay forwards a second connection while these are blocked")
+	}
+	relay.BlockHalfToTarget(false)
 	if _, err := echo(time.Minute); err != nil {
 		t.Fatalf("after the disconnection: %v", err)
 	}

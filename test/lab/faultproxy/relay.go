@@ -20,6 +20,7 @@ type Relay struct {
 	mu           sync.Mutex // guards the following fields
 	disconnected bool
 	conns        map[net.Conn]bool
+	accepted     int
 }
 
 // NewRelay starts a relay before target, a host with a port.
@@ -70,16 +71,23 @@ func (r *Relay) Lose(loss Loss) (stop func()) {
 // so that overlapping faults end with the last one.
 func (r *Relay) BlockToTarget(blocked bool) { r.toTarget.set(block(blocked)) }
 
+// BlockHalfToTarget is BlockToTarget for every second connection.
+func (r *Relay) BlockHalfToTarget(blocked bool) {
+	r.toTarget.set(func(d *direction) { count(&d.halfBlocks, blocked) })
+}
+
 // BlockFromTarget is BlockToTarget for the bytes from the target.
 func (r *Relay) BlockFromTarget(blocked bool) { r.fromTarget.set(block(blocked)) }
 
 func block(blocked bool) func(*direction) {
-	return func(d *direction) {
-		if blocked {
-			d.blocks++
-		} else {
-			d.blocks = max(0, d.blocks-1)
-		}
+	return func(d *direction) { count(&d.blocks, blocked) }
+}
+
+func count(blocks *int, blocked bool) {
+	if blocked {
+		*blocks++
+	} else {
+		*blocks = max(0, *blocks-1)
 	}
 }
 
@@ -110,6 +118,10 @@ func (r *Relay) forward(client net.Conn) {
 	if !r.track(client) {
 		return
 	}
+	r.mu.Lock()
+	r.accepted++
+	second := r.accepted%2 == 0
+	r.mu.Unlock()
 	server, err := net.Dial("tcp", r.target)
 	if err != nil {
 		return
@@ -120,10 +132,10 @@ func (r *Relay) forward(client net.Conn) {
 	}
 	var back sync.WaitGroup
 	back.Go(func() {
-		r.fromTarget.copyBytes(client, server)
+		r.fromTarget.copyBytes(client, server, second)
 		_ = client.Close()
 	})
-	r.toTarget.copyBytes(server, client)
+	r.toTarget.copyBytes(server, client, second)
 	_ = server.Close()
 	back.Wait()
 }
@@ -151,9 +163,11 @@ type direction struct {
 	mu      sync.Mutex // guards the following fields
 	changed chan struct{}
 	blocks  int // blocked by as many calls
-	ended   bool
-	delay   time.Duration
-	losses  []*Loss
+	// halfBlocks is blocks for every second connection.
+	halfBlocks int
+	ended      bool
+	delay      time.Duration
+	losses     []*Loss
 }
 
 func newDirection() *direction { return &direction{changed: make(chan struct{})} }
@@ -179,11 +193,11 @@ func (d *direction) lag() time.Duration {
 	return lag
 }
 
-// wait returns when bytes may pass.
-func (d *direction) wait(next chunk) {
+// wait returns when bytes may pass; second says that they are of a second connection.
+func (d *direction) wait(next chunk, second bool) {
 	for {
 		d.mu.Lock()
-		changed, blocked, ended, late := d.changed, d.blocks > 0, d.ended, time.Until(next.arrived.Add(d.delay+next.lag))
+		changed, blocked, ended, late := d.changed, d.blocks > 0 || second && d.halfBlocks > 0, d.ended, time.Until(next.arrived.Add(d.delay+next.lag))
 		d.mu.Unlock()
 		if ended || !blocked && late <= 0 {
 			return
@@ -201,7 +215,7 @@ func (d *direction) wait(next chunk) {
 
 // copyBytes copies until one end is closed. A queue between reading and writing keeps a delay from
 // adding up.
-func (d *direction) copyBytes(to, from net.Conn) {
+func (d *direction) copyBytes(to, from net.Conn, second bool) {
 	queue := make(chan chunk, 1024)
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -219,7 +233,7 @@ func (d *direction) copyBytes(to, from net.Conn) {
 	})
 	failed := false
 	for next := range queue {
-		d.wait(next)
+		d.wait(next, second)
 		if failed {
 			continue
 		}

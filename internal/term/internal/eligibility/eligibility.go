@@ -19,7 +19,7 @@
 //   - A backoff puts a replica behind ready ones and never bars it. A failing replica releases its
 //     shards also to a replica that backs off, but only if it has released none itself for 12 TTLs
 //     ([Tracker.ReleasedRecently]). So each shard reaches a replica whose checks pass within 14
-//     TTLs of a failure, and a cause that makes every holder fail moves shards rarely.
+//     TTLs of a failure, and a cause that makes every leader fail moves shards rarely.
 //
 // The package is pure: time is a parameter, and a [Tracker] is a value. With the default TTL of 5 s
 // these times are 5 s, 10 s, 10 s, and 1 to 10 minutes.

@@ -25,7 +25,7 @@ func TestPlan_ReplicasThatDifferInDryRunHoldNoShardsSideBySide(t *testing.T) {
 		t.Errorf("the oldest replica is blocked by %q", why)
 	}
 	members[0].Joined = 3
-	in.Self, in.Holders = "writes", []string{"compares"}
+	in.Self, in.Leaders = "writes", []string{"compares"}
 	if why := blocked(in); !strings.Contains(why, "still holds a shard") {
 		t.Errorf("a replica is blocked by %q while one that differs still holds a shard", why)
 	}

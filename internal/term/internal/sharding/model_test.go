@@ -15,7 +15,7 @@ const (
 	modelTTL    = 5 * time.Second
 	modelStep   = 250 * time.Millisecond
 	modelShards = 3
-	// leaseEnd is the longest time from the death of a holder until its keys are gone.
+	// leaseEnd is the longest time from the death of a leader until its keys are gone.
 	leaseEnd = modelTTL + time.Second
 )
 
@@ -58,10 +58,10 @@ type model struct {
 }
 
 type modelShard struct {
-	holder   *modelReplica // nil while it is vacant
+	leader   *modelReplica // nil while it is vacant
 	since    time.Time     // of the claim, or of the vacancy
 	borrowed bool
-	// unservedSince is the start of the unbroken time without a holder that can do the work.
+	// unservedSince is the start of the unbroken time without a leader that can do the work.
 	unservedSince time.Time
 }
 
@@ -90,7 +90,7 @@ func (m *model) step() {
 		}
 	}
 	for i := range m.shards {
-		if s := &m.shards[i]; s.holder != nil && s.holder.dead && m.now.Sub(s.holder.diedAt) >= leaseEnd {
+		if s := &m.shards[i]; s.leader != nil && s.leader.dead && m.now.Sub(s.leader.diedAt) >= leaseEnd {
 			*s = modelShard{since: m.now, unservedSince: s.unservedSince}
 		}
 	}
@@ -105,7 +105,7 @@ func (m *model) step() {
 		}
 	}
 	for i := range m.shards {
-		if s := &m.shards[i]; s.holder != nil && s.holder.isAble() {
+		if s := &m.shards[i]; s.leader != nil && s.leader.isAble() {
 			s.unservedSince = m.now
 		}
 	}
@@ -129,8 +129,8 @@ func (m *model) plan(r *modelReplica) {
 		ReleasedRecently: r.tracker.ReleasedRecently(m.now),
 	}
 	for _, s := range m.shards {
-		shard := sharding.Shard{Vacant: s.holder == nil, VacantFor: m.now.Sub(s.since)}
-		if s.holder == r {
+		shard := sharding.Shard{Vacant: s.leader == nil, VacantFor: m.now.Sub(s.since)}
+		if s.leader == r {
 			shard = sharding.Shard{Work: sharding.Running, Ours: true, Borrowed: s.borrowed, HeldFor: m.now.Sub(s.since)}
 		}
 		in.Shards = append(in.Shards, shard)
@@ -138,7 +138,7 @@ func (m *model) plan(r *modelReplica) {
 	for _, step := range sharding.Plan(in).Steps {
 		s := &m.shards[step.Shard]
 		if step.Verb == sharding.Claim {
-			*s = modelShard{holder: r, since: m.now, borrowed: step.Reason == sharding.Unclaimed, unservedSince: s.unservedSince}
+			*s = modelShard{leader: r, since: m.now, borrowed: step.Reason == sharding.Unclaimed, unservedSince: s.unservedSince}
 			continue
 		}
 		*s = modelShard{since: m.now, unservedSince: s.unservedSince}
@@ -148,7 +148,7 @@ func (m *model) plan(r *modelReplica) {
 	}
 }
 
-// unserved returns the first shard that could have had a holder that can do the work for longer
+// unserved returns the first shard that could have had a leader that can do the work for longer
 // than a bound, because one replica was able all the time.
 func (m *model) unserved(bound time.Duration) error {
 	for number, s := range m.shards {
@@ -158,17 +158,17 @@ func (m *model) unserved(bound time.Duration) error {
 				since = r.ableSince
 			}
 			if lasted := m.now.Sub(since); r.isAble() && lasted > bound {
-				return fmt.Errorf("shard %d has had no able holder for %v although %s was able", number, lasted, r.id)
+				return fmt.Errorf("shard %d has had no able leader for %v although %s was able", number, lasted, r.id)
 			}
 		}
 	}
 	return nil
 }
 
-// Each shard has a holder that can do the work within a bound, while one replica is able and
+// Each shard has a leader that can do the work within a bound, while one replica is able and
 // whatever happened before: kills, failing checks, yields and preferences at any moment.
 func TestModel_EachShardReachesAnAbleReplica(t *testing.T) {
-	// A dead holder's lease ends, the next holder fails for two TTLs, a holder that released
+	// A dead leader's lease ends, the next leader fails for two TTLs, a leader that released
 	// recently waits for 12, a borrowed shard for two, and an able replica must be able for one.
 	const bound = leaseEnd + (2+12+2+1)*modelTTL + 4*modelStep
 	rapid.Check(t, func(t *rapid.T) {
@@ -205,9 +205,9 @@ func (m *model) disturb(t *rapid.T) {
 	}
 }
 
-// A holder that yields is replaced at once, also by a replica that ranks behind ready ones only
+// A leader that yields is replaced at once, also by a replica that ranks behind ready ones only
 // because its dependency was away a short time ago.
-func TestModel_HolderThatYieldsIsReplacedByAnAbleReplica(t *testing.T) {
+func TestModel_LeaderThatYieldsIsReplacedByAnAbleReplica(t *testing.T) {
 	m := newModel(3)
 	m.run(modelTTL)
 	for _, r := range m.replicas[1:] {
@@ -217,14 +217,14 @@ func TestModel_HolderThatYieldsIsReplacedByAnAbleReplica(t *testing.T) {
 	m.replicas[0].yields = true
 	m.run(time.Second)
 	for number, s := range m.shards {
-		if s.holder == nil || !s.holder.isAble() {
-			t.Errorf("shard %d is held by %+v a second after its holder yielded", number, s.holder)
+		if s.leader == nil || !s.leader.isAble() {
+			t.Errorf("shard %d is held by %+v a second after its leader yielded", number, s.leader)
 		}
 	}
 }
 
-// A holder that fails is replaced by a replica that backs off if no replica is ready.
-func TestModel_HolderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
+// A leader that fails is replaced by a replica that backs off if no replica is ready.
+func TestModel_LeaderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
 	m := newModel(2)
 	m.run(modelTTL)
 	m.replicas[0].passing = false
@@ -234,7 +234,7 @@ func TestModel_HolderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
 	m.replicas[1].passing = false
 	m.run(2*modelTTL + time.Second)
 	for number, s := range m.shards {
-		if s.holder != m.replicas[0] {
+		if s.leader != m.replicas[0] {
 			t.Errorf("shard %d is not held by the only replica whose checks pass", number)
 		}
 	}
@@ -254,24 +254,24 @@ func TestModel_OutageOfAllMovesNoShard(t *testing.T) {
 			m.run(time.Duration(rapid.IntRange(0, 30).Draw(t, "seconds")) * time.Second)
 		}
 		for number, s := range m.shards {
-			if s.holder != before[number].holder {
-				t.Fatalf("shard %d moved from %s to %s", number, before[number].holder.id, s.holder.id)
+			if s.leader != before[number].leader {
+				t.Fatalf("shard %d moved from %s to %s", number, before[number].leader.id, s.leader.id)
 			}
 		}
 	})
 }
 
-// A cause that makes every holder fail moves each replica's shards once in 12 TTLs at most.
+// A cause that makes every leader fail moves each replica's shards once in 12 TTLs at most.
 func TestModel_CauseThatFollowsTheShardMovesItRarely(t *testing.T) {
 	m := newModel(3)
-	moves, last := 0, m.shards[0].holder
+	moves, last := 0, m.shards[0].leader
 	for range int(time.Hour / modelStep) {
 		for _, r := range m.replicas {
-			r.passing = m.shards[0].holder != r
+			r.passing = m.shards[0].leader != r
 		}
 		m.step()
-		if holder := m.shards[0].holder; holder != nil && holder != last {
-			moves, last = moves+1, holder
+		if leader := m.shards[0].leader; leader != nil && leader != last {
+			moves, last = moves+1, leader
 		}
 	}
 	if most := 3 * int(time.Hour/(12*modelTTL)); moves < 3 || moves > most {

@@ -19,7 +19,7 @@
 //   - A replica that fails releases to an able member only after the member was able for one
 //     ClaimDelay. Otherwise the end of an outage of all would move the shards to the member that
 //     notices it first. If the replica released shards a short time ago because it failed, it
-//     releases only to ready members. Otherwise a cause that makes every holder fail would move the
+//     releases only to ready members. Otherwise a cause that makes every leader fail would move the
 //     shards all the time. A replica that yields knows the cause, and does not wait.
 //   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
 //     after one ClaimDelay, the following one after two, and so on. A member that is alive but
@@ -51,9 +51,9 @@ type Input struct {
 	Members []Member
 	// Shards has one entry for each shard. The index is the shard's number.
 	Shards []Shard
-	// Holders are the ids of all replicas that hold a shard of the service. They include holders of
+	// Leaders are the ids of all replicas that hold a shard of the service. They include leaders of
 	// shards beyond this replica's number of shards.
-	Holders []string
+	Leaders []string
 	// Failing says that this replica must release its shards to members of an earlier rank. The
 	// rank is weaker: a replica that is not ready and does not fail keeps its shards. Yielding says
 	// the same of a replica that knows that the cause is its own.
@@ -111,9 +111,9 @@ const (
 type Reason string
 
 const (
-	// Vacant shards have no holder, and this replica owns them.
+	// Vacant shards have no leader, and this replica owns them.
 	Vacant Reason = "vacant"
-	// Unclaimed shards have no holder, and no member of a higher rank has claimed them in time.
+	// Unclaimed shards have no leader, and no member of a higher rank has claimed them in time.
 	Unclaimed Reason = "unclaimed"
 	// Unconfirmed keys belong to this session although no claim is known to have succeeded. A
 	// further claim confirms them.
@@ -267,7 +267,7 @@ func (p *planner) wait(wait time.Duration) {
 }
 
 // blocked returns why the replica may claim nothing, or "". A replica that is not a member must not
-// claim, because the members expect another holder.
+// claim, because the members expect another leader.
 func blocked(in Input) string {
 	shardsOf, dryRunOf := make(map[string]int, len(in.Members)), make(map[string]string, len(in.Members))
 	for _, m := range in.Members {
@@ -282,13 +282,13 @@ func blocked(in Input) string {
 	} else if found && anchor.DryRun != dryRunOf[in.Self] {
 		return fmt.Sprintf("replica %q, which joined first, has --dry-run=%q and this one %q", anchor.ID, anchor.DryRun, dryRunOf[in.Self])
 	}
-	for _, holder := range in.Holders {
-		if n, member := shardsOf[holder]; member && n != len(in.Shards) {
+	for _, leader := range in.Leaders {
+		if n, member := shardsOf[leader]; member && n != len(in.Shards) {
 			return fmt.Sprintf("replica %q still holds a shard of %d and this one divides the work into %d",
-				holder, n, len(in.Shards))
+				leader, n, len(in.Shards))
 		}
-		if dryRun, member := dryRunOf[holder]; member && dryRun != dryRunOf[in.Self] {
-			return fmt.Sprintf("replica %q still holds a shard with --dry-run=%q and this one has %q", holder, dryRun, dryRunOf[in.Self])
+		if dryRun, member := dryRunOf[leader]; member && dryRun != dryRunOf[in.Self] {
+			return fmt.Sprintf("replica %q still holds a shard with --dry-run=%q and this one has %q", leader, dryRun, dryRunOf[in.Self])
 		}
 	}
 	return ""

@@ -40,7 +40,7 @@ func held() sharding.Shard { return sharding.Shard{} }
 func newInput(number int, shard sharding.Shard) sharding.Input {
 	s := sharding.Input{
 		Self: "replica-0", Members: two, Moves: 1, ClaimDelay: claimDelay, MinHold: minHold,
-		Shards: []sharding.Shard{held(), held(), held(), held()}, Holders: []string{"replica-1"},
+		Shards: []sharding.Shard{held(), held(), held(), held()}, Leaders: []string{"replica-1"},
 	}
 	s.Shards[number] = shard
 	return s
@@ -141,7 +141,7 @@ func TestPlan_DifferentShardCountsNeverRunTogether(t *testing.T) {
 		"later member with another number still holds a shard": {
 			s: sharding.Input{
 				Self: self.ID, Members: []sharding.Member{self, {ID: "new", Shards: 8, Joined: 3}}, Shards: vacant,
-				Holders: []string{"new"},
+				Leaders: []string{"new"},
 			},
 			wantBlocked: `replica "new" still holds a shard of 8`,
 		},
@@ -149,7 +149,7 @@ func TestPlan_DifferentShardCountsNeverRunTogether(t *testing.T) {
 			s: sharding.Input{
 				Self: self.ID, Members: []sharding.Member{old, self}, Moves: 4,
 				Shards:  []sharding.Shard{{Ours: true, Work: sharding.Running}, held(), held(), held()},
-				Holders: []string{self.ID},
+				Leaders: []string{self.ID},
 			},
 			wantBlocked: `replica "old", which joined first`, wantSteps: 1,
 		},
@@ -190,7 +190,7 @@ func drawInput(t *rapid.T) sharding.Input {
 	}
 	for _, m := range ms {
 		if rapid.Bool().Draw(t, "holds") {
-			s.Holders = append(s.Holders, m.ID)
+			s.Leaders = append(s.Leaders, m.ID)
 		}
 	}
 	return s
@@ -203,7 +203,7 @@ func seconds(t *rapid.T) time.Duration {
 func clone(s sharding.Input) sharding.Input {
 	s.Members = append([]sharding.Member(nil), s.Members...)
 	s.Shards = append([]sharding.Shard(nil), s.Shards...)
-	s.Holders = append([]string(nil), s.Holders...)
+	s.Leaders = append([]string(nil), s.Leaders...)
 	return s
 }
 

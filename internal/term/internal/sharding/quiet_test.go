@@ -28,11 +28,11 @@ func TestModel_ShardsComeToRest(t *testing.T) {
 		before := m.shards
 		m.run(rest)
 		for number, s := range m.shards {
-			if s.holder != before[number].holder {
+			if s.leader != before[number].leader {
 				t.Fatalf("shard %d moves although nothing changes", number)
 			}
-			if s.holder == nil && m.isAnyAlive() {
-				t.Fatalf("shard %d has no holder although a replica lives", number)
+			if s.leader == nil && m.isAnyAlive() {
+				t.Fatalf("shard %d has no leader although a replica lives", number)
 			}
 		}
 	})

@@ -1,5 +1,5 @@
-// Package checkpoint decides what the holder of a shard stores about silent holders, and what the
-// next holder of the shard makes of it.
+// Package checkpoint decides what the leader of a shard stores about silent holders, and what the
+// next leader of the shard makes of it.
 //
 // Promise: a takeover grants each holder its full grace period, less the silence that was stored.
 // So expired holders stay expired, and no stored silence alone expires a live holder.

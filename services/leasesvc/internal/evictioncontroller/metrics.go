@@ -59,7 +59,7 @@ func (m *Metrics) observe(plan *eviction.Plan) {
 	m.pending.WithLabelValues("held").Set(float64(plan.Held))
 }
 
-// reset removes what only the holder of the term knows.
+// reset removes what only the leader knows.
 func (m *Metrics) reset() { m.pending.Reset() }
 
 func (m *Metrics) ended(err error, late time.Duration) {

@@ -99,7 +99,7 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	}
 }
 
-// observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over
+// observeZones sets the metrics of zones on the leader of ZoneShard only, so that a sum over
 // replicas counts each zone once.
 func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 	m.zoneHealth.Reset()

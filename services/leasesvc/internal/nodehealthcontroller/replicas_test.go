@@ -160,7 +160,7 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 		f.expectWrites(t)
 		f.beat(12*time.Second, "n0", "n1")
 		end()
-		// The holder of its shard marks a node. Only a has the zones, in which one node gets its
+		// The leader of its shard marks a node. Only a has the zones, in which one node gets its
 		// taint at once and the other ten seconds later.
 		for _, write := range f.written() {
 			var by, what, node string

@@ -19,8 +19,8 @@ var ErrTermEnded = errors.New("the term has ended")
 // /trivet/<cluster>/checkpoints/leasesvc/<shard>, the value is that of package checkpoint. It is
 // bound to no etcd lease, because it must outlive the replica that wrote it.
 //
-// Only the holder of a shard's term writes: a write is a transaction that fails after the term has
-// ended. Reads are linearizable, so the next holder of the shard reads the last value. A
+// Only the leader of a shard writes: a write is a transaction that fails after the term has
+// ended. Reads are linearizable, so the next leader of the shard reads the last value. A
 // CheckpointStore is safe for concurrent use; its methods block until etcd answers or their context
 // ends.
 type CheckpointStore struct {

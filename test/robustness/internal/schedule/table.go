@@ -36,6 +36,8 @@ const (
 	AddressFreed    Kind = "address in use freed"
 	CutTwice        Kind = "etcd link cut twice"
 	CallsCutLong    Kind = "calls cut for long"
+	CallsCutInTurn  Kind = "calls cut in turn"
+	HalfOfCallsCut  Kind = "half of the calls cut"
 )
 
 // Entry is one row of the table.
@@ -56,6 +58,8 @@ type Entry struct {
 	Late time.Duration
 	// Shows are the rules of the oracle that the fault is there to test: they have no excuse.
 	Shows []string
+	// Unreached says that one replica receives nothing from callers.
+	Unreached bool
 	// Notice is how long a service has to see the fault before it acts on it.
 	Notice time.Duration
 	// Signals says that the fault is made of signals to one process. A service has one such fault
@@ -112,7 +116,7 @@ func Table() []Entry {
 		{Kind: Conflicts, Number: "F6", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "each update and patch of the service is answered with 409"},
 		{Kind: StalledWatches, Number: "F7", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "the open watches of the service deliver nothing, and then everything"},
 		{Kind: LateWatches, Number: "F7", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the watches of the service deliver two seconds late"},
-		{Kind: CallsCut, Number: "F8", Services: []string{history.Leasesvc}, Least: 6 * s, Most: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica; its answers leave"},
+		{Kind: CallsCut, Number: "F8", Services: []string{history.Leasesvc}, Least: 6 * s, Most: 10 * s, Unreached: true, What: "no byte of agents, gateways and replicas arrives at one replica; its answers leave"},
 		{Kind: CallsSlow, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "bytes between one replica and its callers arrive 200 ms late in both directions"},
 		{Kind: APIServerKilled, Number: "F6", Least: 20 * s, Most: 24 * s, Notice: 10 * s, Shows: []string{"published"}, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
 		{Kind: EtcdStopped, Long: true, OfEtcd: true, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "etcd is stopped and started again; the fault is over when both kube-apiservers answer"},
@@ -121,7 +125,9 @@ func Table() []Entry {
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries(), []Entry{
-		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than each grace period"},
+		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, Unreached: true, Shows: []string{"living", "lease"}, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than each grace period"},
+		{Kind: CallsCutInTurn, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 68 * s, Most: 80 * s, Notice: 10 * s, Unreached: true, Shows: []string{"living", "lease"}, What: "calls cut for long, at one replica after the other, until all had it"},
+		{Kind: HalfOfCallsCut, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, Unreached: true, Shows: []string{"living", "lease"}, What: "no byte of every second connection arrives at one replica, for longer than each grace period"},
 	})
 }
 
@@ -130,7 +136,7 @@ func linkOf(kind Kind) string {
 	switch kind {
 	case CutBoth, CutToEtcd, CutFromEtcd, CutTwice, EtcdFrozen, Compact, EtcdLossy, EtcdMemberCut:
 		return "etcd"
-	case CallsCut, CallsCutLong, CallsSlow, CallsLossy:
+	case CallsCut, CallsCutLong, CallsCutInTurn, HalfOfCallsCut, CallsSlow, CallsLossy:
 		return "calls"
 	case SlowAPIServer, Throttled, Conflicts, StalledWatches, LateWatches, KubeLossy, RepairInterrupted:
 		return "kube-apiserver"
