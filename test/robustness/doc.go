@@ -74,11 +74,11 @@
 //	make robustness FULL=1 PROFILE=rollouts            the full world, with one profile of traffic
 //	make robustness-restore                            a restore of etcd from a snapshot
 //
-// The short form leaves out the faults that are Long in the table, because they take long or differ
-// from another one in their direction or extent only: slow watch clients, an etcd link that is cut
-// in both directions or twice, all of etcd stopped, calls that are slow without loss, cut for long,
-// cut in turn or half of them, loss between a service and kube-apiserver, and kubelet clocks that go back. Runs with seeds
-// have all faults.
+// The short form leaves out the faults that are Long in the table, because they take long or
+// differ from another one in their direction or extent only: slow watch clients, an etcd link that
+// is cut in both directions or twice, all of etcd stopped, calls that are slow without loss, cut
+// for long, cut in turn or half of them, loss between a service and kube-apiserver, and kubelet
+// clocks that go back. Runs with seeds have all faults.
 //
 // Each run is added to a file, and docs/robustness.md is written from all runs of one commit. So
 // twenty seeds of each fault and 200 pairs are pieces of an hour, also side by side:
