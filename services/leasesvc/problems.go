@@ -125,7 +125,8 @@ func (s *Service) nodeProblems(add addProblem) {
 	if writes {
 		addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_SILENT", snapshot.Held(), "silent and not marked Unknown, because that is held")
 	}
-	addNodes(metav1.Problem_SEVERITY_WARNING, "KUBELET_CUT_OFF", snapshot.CutOff(), "cut off: its agent lives, and its kubelet reaches no kube-apiserver")
+	addNodes(metav1.Problem_SEVERITY_WARNING, "KUBELET_CUT_OFF", snapshot.KubeletsCutOff(), "cut off: its agent lives, and its kubelet reaches no kube-apiserver")
+	addNodes(metav1.Problem_SEVERITY_WARNING, "AGENT_CUT_OFF", snapshot.AgentsCutOff(), "cut off: its kubelet lives, and no heartbeat of its agent arrives")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_UNKNOWN", snapshot.Unknown(), "silent and marked Unknown")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_NOT_READY", snapshot.NotReady(), "alive and not ready")
 	if snapshot.ZoneEpoch != 0 {

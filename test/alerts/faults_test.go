@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -143,6 +146,7 @@ func faults() []fault {
 				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
 				"TrivetReplicaUnready":       loopFails,
 			}},
+		{Alert: "TrivetNodesCutOff", What: "an agent ends while its kubelet renews its Lease", Inject: agentEnds, Slow: time.Minute},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("leasesvc") {
@@ -432,6 +436,26 @@ func heldNodes(w *world) func() {
 		for _, node := range dead {
 			w.live(node, "boot-after-"+w.stamp())
 		}
+	}
+}
+
+func agentEnds(w *world) func() {
+	node := w.fleet.Nodes()[0]
+	w.die(node)
+	ctx, end := context.WithCancel(context.Background())
+	var kubelet sync.WaitGroup
+	kubelet.Go(func() {
+		lease := nodelease.NewWriter(w.kube)
+		for ; ctx.Err() == nil; testkit.Pause(ctx, time.Second) {
+			if err := lease.Renew(ctx, agent.Holder{Class: "node", Name: node}); err != nil && ctx.Err() == nil {
+				w.Logf("renew the Lease of %s: %v", node, err)
+			}
+		}
+	})
+	return func() {
+		end()
+		kubelet.Wait()
+		w.live(node, "boot-after-"+w.stamp())
 	}
 }
 

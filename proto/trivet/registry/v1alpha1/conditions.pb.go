@@ -460,6 +460,7 @@ const (
 	ProblemCode_PROBLEM_CODE_MARKING_SUSPENDED       ProblemCode = 16
 	ProblemCode_PROBLEM_CODE_NODES_SILENT            ProblemCode = 17
 	ProblemCode_PROBLEM_CODE_KUBELET_CUT_OFF         ProblemCode = 302
+	ProblemCode_PROBLEM_CODE_AGENT_CUT_OFF           ProblemCode = 303
 	ProblemCode_PROBLEM_CODE_NODES_UNKNOWN           ProblemCode = 18
 	ProblemCode_PROBLEM_CODE_ZONE_DISRUPTED          ProblemCode = 19
 	ProblemCode_PROBLEM_CODE_LEASES_NOT_WRITTEN      ProblemCode = 20
@@ -502,6 +503,7 @@ var (
 		16:   "PROBLEM_CODE_MARKING_SUSPENDED",
 		17:   "PROBLEM_CODE_NODES_SILENT",
 		302:  "PROBLEM_CODE_KUBELET_CUT_OFF",
+		303:  "PROBLEM_CODE_AGENT_CUT_OFF",
 		18:   "PROBLEM_CODE_NODES_UNKNOWN",
 		19:   "PROBLEM_CODE_ZONE_DISRUPTED",
 		20:   "PROBLEM_CODE_LEASES_NOT_WRITTEN",
@@ -541,6 +543,7 @@ var (
 		"PROBLEM_CODE_MARKING_SUSPENDED":       16,
 		"PROBLEM_CODE_NODES_SILENT":            17,
 		"PROBLEM_CODE_KUBELET_CUT_OFF":         302,
+		"PROBLEM_CODE_AGENT_CUT_OFF":           303,
 		"PROBLEM_CODE_NODES_UNKNOWN":           18,
 		"PROBLEM_CODE_ZONE_DISRUPTED":          19,
 		"PROBLEM_CODE_LEASES_NOT_WRITTEN":      20,
@@ -727,7 +730,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1eCONDITION_TYPE_SOURCES_OVERLAP\x10\x859\x1a\x87\x01\xc2\xf3\x18\x82\x01\n" +
 	"\x0eSourcesOverlap*\ta Service2eTRUE while it has slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xd33\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xe65\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -748,7 +751,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x19PROBLEM_CODE_AUDIT_FAILED\x10\x0f\x1a\xa8\x01\xc2\xf3\x18\xa3\x012OThe allocated ClusterIPs and node ports, or a part of them, cannot be compared.RGLook at the message; often the kube-apiserver, etcd or `--etcd-prefix`.Z\aUNKNOWN\x12\xe6\x01\n" +
 	"\x1ePROBLEM_CODE_MARKING_SUSPENDED\x10\x10\x1a\xc1\x01\xc2\xf3\x18\xbc\x012uNo silent Node is marked Unknown, because the replica cannot trust what it sees. The message says why and since when.R:Look at the cause; `trivet_node_marking_suspended` has it.Z\aUNKNOWN\x12\xa9\x01\n" +
 	"\x19PROBLEM_CODE_NODES_SILENT\x10\x11\x1a\x89\x01\xc2\xf3\x18\x84\x012JNodes are silent and are not marked Unknown, because marking is suspended.R-Explain the first one: `trivet explain node`.Z\aUNKNOWN\x12\x89\x02\n" +
-	"\x1cPROBLEM_CODE_KUBELET_CUT_OFF\x10\xae\x02\x1a\xe5\x01\xc2\xf3\x18\xe0\x012fThe agents of Nodes live, and their kubelets reach no kube-apiserver, so the Nodes are marked Unknown.RmExplain the first one: `trivet explain node`. Then see on the node why its kubelet reaches no kube-apiserver.Z\aWARNING\x12\x87\x01\n" +
+	"\x1cPROBLEM_CODE_KUBELET_CUT_OFF\x10\xae\x02\x1a\xe5\x01\xc2\xf3\x18\xe0\x012fThe agents of Nodes live, and their kubelets reach no kube-apiserver, so the Nodes are marked Unknown.RmExplain the first one: `trivet explain node`. Then see on the node why its kubelet reaches no kube-apiserver.Z\aWARNING\x12\x90\x02\n" +
+	"\x1aPROBLEM_CODE_AGENT_CUT_OFF\x10\xaf\x02\x1a\xee\x01\xc2\xf3\x18\xe9\x012eThe kubelets of Nodes live, and no heartbeat of their agents arrives, so the kubelets' Leases decide.RwSee on the first one whether its agent runs, and why it does not reach leasesvc: its log, its certificate, the network.Z\aWARNING\x12\x87\x01\n" +
 	"\x1aPROBLEM_CODE_NODES_UNKNOWN\x10\x12\x1ag\xc2\xf3\x18c2)Nodes are silent and were marked Unknown.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\xd7\x01\n" +
 	"\x1bPROBLEM_CODE_ZONE_DISRUPTED\x10\x13\x1a\xb5\x01\xc2\xf3\x18\xb0\x012ESo many Nodes of a zone are not ready that the zone may be the cause.R2Look at what the Nodes of the zone have in common.Z3ERROR if no Node of the zone is ready, else WARNING\x12\xbe\x01\n" +
 	"\x1fPROBLEM_CODE_LEASES_NOT_WRITTEN\x10\x14\x1a\x98\x01\xc2\xf3\x18\x93\x012YLease objects cannot be written, so other readers may take live holders for expired ones.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8b\x01\n" +

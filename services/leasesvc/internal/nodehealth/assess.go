@@ -45,6 +45,12 @@ type Assessment struct {
 	CutOff bool
 }
 
+// LivesBesideSession reports whether the kubelet is not silent because of a sign of its own, which
+// counts for more than the last beat.
+func (a *Assessment) LivesBesideSession() bool {
+	return a.Health < Silent && (a.By == LeaseRenewal || a.By == StatusUpdate)
+}
+
 // Assess returns the health of a Node whose shard this replica holds.
 func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Assessment {
 	var a Assessment

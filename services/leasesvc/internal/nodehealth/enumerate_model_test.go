@@ -1,5 +1,3 @@
-//go:build enumerate
-
 package nodehealth
 
 import (

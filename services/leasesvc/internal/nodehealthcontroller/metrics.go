@@ -23,7 +23,7 @@ type Metrics struct {
 
 	health           *prometheus.GaugeVec
 	held             prometheus.Gauge
-	cutOff           prometheus.Gauge
+	cutOff           *prometheus.GaugeVec
 	markingSuspended *prometheus.GaugeVec
 	writes           *prometheus.CounterVec
 
@@ -62,9 +62,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown, because something delays that.",
 		}),
-		cutOff: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trivet_node_cut_off", Help: "Nodes of the held shards whose agent lives and whose kubelet reaches no kube-apiserver.",
-		}),
+		cutOff: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_node_cut_off",
+			Help: "Nodes of the held shards whose kubelet reaches no kube-apiserver while the agent beats, or whose agent reaches no leasesvc while the kubelet lives.",
+		}, []string{"from"}),
 		markingSuspended: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_node_marking_suspended", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
@@ -168,11 +169,10 @@ func (m *Metrics) shownZone(name string) string {
 
 // reset removes what a stopped controller does not know.
 func (m *Metrics) reset() {
-	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended} {
+	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.cutOff, m.markingSuspended} {
 		gauge.Reset()
 	}
 	m.held.Set(0)
-	m.cutOff.Set(0)
 }
 
 func (m *Metrics) written(r result) {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -27,6 +30,7 @@ type probing struct {
 	t        *testing.T
 	mode     string
 	sessions *sessioncontroller.Controller
+	registry *prometheus.Registry
 
 	mu sync.Mutex // guards what follows
 	// deadKubelets renew nothing and answer no agent. deadAgents send no beats. deaf agents do not
@@ -44,7 +48,7 @@ func probe(t *testing.T, story func(*probing)) { runAgents(t, "probe", story) }
 func runAgents(t *testing.T, mode string, story func(*probing)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probing{
-			fakeCluster: newFakeCluster(6), t: t, mode: mode, failing: map[string]time.Time{},
+			fakeCluster: newFakeCluster(6), t: t, mode: mode, registry: prometheus.NewRegistry(), failing: map[string]time.Time{},
 			deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{}, cutOff: map[string]bool{},
 			sessions: sessioncontroller.New(sessioncontroller.Config{
 				Classes: []sessioncontroller.Class{{
@@ -64,7 +68,7 @@ func runAgents(t *testing.T, mode string, story func(*probing)) {
 		held, _ := terms.Get(0)
 		cluster := p.cluster(terms)
 		cluster.Sessions = tracker
-		metrics, err := nodehealthcontroller.NewMetrics(nil)
+		metrics, err := nodehealthcontroller.NewMetrics(p.registry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,6 +189,31 @@ func (p *probing) unknownAfter(name string, limit time.Duration) time.Duration {
 		}
 	}
 	return 0
+}
+
+func TestRun_NodesThatAreCutOffOnOneOfTwoWaysAreCounted(t *testing.T) {
+	t.Parallel()
+	probe(t, func(p *probing) {
+		p.put(p.deadAgents, "n0", true)
+		p.put(p.cutOff, "n1", true)
+		time.Sleep(time.Minute)
+		p.expectCutOff(t, 1)
+		p.put(p.deadKubelets, "n0", true)
+		p.put(p.cutOff, "n1", false)
+		time.Sleep(time.Minute)
+		p.expectCutOff(t, 0) // a dead node is not cut off
+	})
+}
+
+// expectCutOff expects as many nodes that are cut off on each of the two ways.
+func (p *probing) expectCutOff(t *testing.T, count int) {
+	t.Helper()
+	const name = "trivet_node_cut_off"
+	const help = "Nodes of the held shards whose kubelet reaches no kube-apiserver while the agent beats, or whose agent reaches no leasesvc while the kubelet lives."
+	want := fmt.Sprintf("# HELP %[1]s %[3]s\n# TYPE %[1]s gauge\n%[1]s{from=\"kube-apiserver\"} %[2]d\n%[1]s{from=\"leasesvc\"} %[2]d\n", name, count, help)
+	if err := testutil.GatherAndCompare(p.registry, strings.NewReader(want), name); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestRun_DeadKubeletBesideALivingAgentIsMarkedWithinTheGraceOfItsSession(t *testing.T) {

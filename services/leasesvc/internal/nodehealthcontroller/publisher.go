@@ -10,6 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/watchcache"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -167,8 +168,11 @@ func (f *Feed) publish(snapshot *Snapshot, put, deleted []*Node) {
 }
 
 func (s *Snapshot) count(node *Node) {
-	if node.Assessment.CutOff {
-		s.cutOff.add(node.Object.Name)
+	switch {
+	case node.Assessment.CutOff:
+		s.kubeletsCutOff.add(node.Object.Name)
+	case node.Held && node.Session == session.Expired && node.Assessment.LivesBesideSession():
+		s.agentsCutOff.add(node.Object.Name)
 	}
 	switch {
 	case !node.Held:

@@ -29,8 +29,8 @@ type Snapshot struct {
 	Shards sessioncontroller.ServedShards
 
 	nodes []*Node // ordered by name
-	// unknown, held, notReady and cutOff are Nodes of held shards.
-	unknown, held, notReady, cutOff NamedNodes
+	// The following are Nodes of held shards.
+	unknown, held, notReady, kubeletsCutOff, agentsCutOff NamedNodes
 }
 
 // NamedNodes are Nodes of which the first ones are named.
@@ -55,9 +55,13 @@ func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
 // Held returns the silent Nodes of held shards that are not marked Unknown because of a Delay.
 func (s *Snapshot) Held() NamedNodes { return s.held }
 
-// CutOff returns the Nodes of held shards whose agent lives and whose kubelet reaches no
+// KubeletsCutOff returns the Nodes of held shards whose agent lives and whose kubelet reaches no
 // kube-apiserver.
-func (s *Snapshot) CutOff() NamedNodes { return s.cutOff }
+func (s *Snapshot) KubeletsCutOff() NamedNodes { return s.kubeletsCutOff }
+
+// AgentsCutOff returns the Nodes of held shards whose session has expired and whose kubelet gives
+// signs of life: the agent does not run, or no leader acknowledges its beats.
+func (s *Snapshot) AgentsCutOff() NamedNodes { return s.agentsCutOff }
 
 // NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is
 // not True.
