@@ -30,9 +30,13 @@ func Spoilers() map[string]func(*history.History) bool {
 		},
 		"single": func(h *history.History) bool {
 			return edit(h.Claims, func(c *history.Claim) bool {
-				spoiled := c.Gone > 0 && within(h, c.To)
+				next := history.Claim{Service: c.Service, Shard: c.Shard, Holder: "another", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To}
+				if c.Gone == 0 { // It has not ended.
+					next.Epoch, next.From, next.To = c.Epoch+1, (h.Begin+h.End)/2, h.End
+				}
+				spoiled := within(h, next.From)
 				if spoiled {
-					h.Claims = append(h.Claims, history.Claim{Service: c.Service, Shard: c.Shard, Holder: "another", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To})
+					h.Claims = append(h.Claims, next)
 				}
 				return spoiled
 			})
