@@ -43,10 +43,11 @@ type detection struct {
 func measureDeadNodes(ctx context.Context, b *bench) ([]row, error) {
 	nodes := either(b, 300, 60)
 	s := either(b, silencing{count: 20, apart: 2 * time.Second}, silencing{count: 4, apart: time.Second})
-	var streaming, writing, upstream detection
+	var n noticed
+	var upstream detection
 	both, bothCtx := errgroup.WithContext(ctx)
 	both.Go(func() (err error) {
-		streaming, writing, err = b.ours(bothCtx, nodes, s)
+		n, err = b.ours(bothCtx, nodes, s)
 		return err
 	})
 	both.Go(func() (err error) {
@@ -58,14 +59,18 @@ func measureDeadNodes(ctx context.Context, b *bench) ([]row, error) {
 	}
 	of := func(what string, n detection, target time.Duration) row {
 		return row{
-			what:   fmt.Sprintf("dead node noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, s.count),
+			what:   fmt.Sprintf("dead node noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, len(n.times)),
 			target: "worst ≤ " + formatDuration(target), ours: n.String(),
 			missed: n.worst() > target || n.wrong > 0,
 		}
 	}
-	beside := of("kubelets that write Leases", writing, writingTarget)
+	beside := of("kubelets that write Leases", n.writing, writingTarget)
 	beside.beside = "kube-controller-manager: " + upstream.String()
-	return []row{of(fmt.Sprintf("nodes that stream (%v, grace %v)", nodeInterval, nodeGrace), streaming, streamingTarget), beside}, nil
+	return []row{
+		of(fmt.Sprintf("nodes that stream (%v, grace %v)", nodeInterval, nodeGrace), n.streaming, streamingTarget), beside,
+		of("nodes of a rack that stream, at once", n.rack, streamingTarget),
+		of("all nodes of a zone that stream, at once", n.zone, streamingTarget),
+	}, nil
 }
 
 func (n detection) worst() time.Duration { return quantile(n.times, 1) }
@@ -74,8 +79,13 @@ func (n detection) String() string {
 	return fmt.Sprintf("%s / %s; %d others marked", formatDuration(quantile(n.times, 0.5)), formatDuration(n.worst()), n.wrong)
 }
 
-// ours measures both kinds of Nodes concurrently with leasesvc.
-func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, writing detection, err error) {
+// noticed has what leasesvc noticed.
+type noticed struct{ streaming, writing, rack, zone detection }
+
+// ours measures both kinds of Nodes concurrently with leasesvc, and then streaming ones that die
+// together: ten of one zone, and a whole zone.
+func (b *bench) ours(ctx context.Context, nodes int, s silencing) (f noticed, err error) {
+	rack, zone := silencing{count: 10}, silencing{count: either(b, zoneSize, 10)}
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
 		if err != nil {
@@ -93,16 +103,25 @@ func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, wr
 			return err
 		}
 		return observeNodes(ctx, cluster, slices.Concat(streams, writers), func(v *verdicts) error {
-			both, ctx := errgroup.WithContext(ctx)
-			both.Go(func() (err error) { streaming.times, err = v.observe(ctx, streams, s); return err })
-			both.Go(func() (err error) { writing.times, err = v.observe(ctx, writers, s); return err })
-			err := both.Wait()
-			streaming.wrong, writing.wrong = v.wronglyMarked(streams, s), v.wronglyMarked(writers, s)
+			both, bothCtx := errgroup.WithContext(ctx)
+			both.Go(func() (err error) { f.streaming.times, err = v.observe(bothCtx, streams, s); return err })
+			both.Go(func() (err error) { f.writing.times, err = v.observe(bothCtx, writers, s); return err })
+			if err := both.Wait(); err != nil {
+				return err
+			}
+			f.streaming.wrong, f.writing.wrong = v.wronglyMarked(streams, s), v.wronglyMarked(writers, s)
+			streams = streams[s.count:]
+			if f.rack.times, err = v.observe(ctx, streams, rack); err != nil {
+				return err
+			}
+			f.rack.wrong = v.wronglyMarked(streams, rack)
+			f.zone.times, err = v.observe(ctx, streams[len(streams)-zone.count:], zone)
+			f.zone.wrong = v.wronglyMarked(streams[:len(streams)-zone.count], rack)
 			return err
 		})
 	})
-	b.progress("leasesvc: streaming %v, writing %v", streaming.times, writing.times)
-	return streaming, writing, err
+	b.progress("leasesvc: %+v", f)
+	return f, err
 }
 
 // upstreams measures kubelets that write Leases with kube-controller-manager's node-lifecycle

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -21,16 +22,20 @@ func administrator(cfg *rest.Config) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
+// zoneSize is the number of Nodes of a zone.
+const zoneSize = 50
+
 // createNodes creates ready Nodes, as kubelets register them.
 func createNodes(ctx context.Context, kube kubernetes.Interface, names []string) error {
 	const atOnce = 16
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
-	for _, name := range names {
+	for i, name := range names {
 		group.Go(func() error {
 			now := metav1.Now()
+			labels := map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprint("zone-", i/zoneSize)}
 			_, err := kube.CoreV1().Nodes().Create(ctx, &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
 					Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
 					LastHeartbeatTime: now, LastTransitionTime: now,
