@@ -11,23 +11,28 @@
 // kube-apiserver is never marked, whatever happens to the replicas of leasesvc.
 //
 // A sign of life is worth a time:
-//   - a beat of the session 20 s (Rules.SessionGrace), or half of the duration of a longer Lease;
-//   - a sign of the kubelet's own 50 s (Rules.GracePeriod). Such a sign is a renewal of the Lease
-//     that leasesvc did not write, or a heartbeat in the status. One that came before the last
-//     beat, or within 6 s of it, proves no more than the beat;
-//   - a sign of the kubelet's own 20 s while its living agent says that the kubelet is silent.
+//   - A beat of the session is worth 20 s (Rules.SessionGrace), or half of the duration of a longer
+//     Lease. A beat has the age of the agent's last observation of the kubelet, so an agent whose
+//     kubelet is silent keeps no session alive.
+//   - A sign of the kubelet's own is worth 50 s (Rules.GracePeriod). It is a renewal of the Lease
+//     that leasesvc did not write, or a heartbeat in the status. It counts only if it came more
+//     than 6 s after the last beat: an earlier sign proves no more than the beat.
+//   - While a living agent says that the kubelet is silent, the kubelet's own sign is worth 20 s.
 //
-// A Node that never beat here has 50 s after its last sign, after it was first seen, and after this
-// replica gained its shard. A Node without a Ready condition has 60 s at first.
+// A Node without a session has 50 s from the latest of its last sign, of when it was first seen,
+// and of when this replica gained its shard. Until it has a Ready condition it has 60 s instead.
 //
 // Then it is marked, unless the table of delays (delay.go) says otherwise. The table has six rows:
-// the grace period itself, a young term, a kube-apiserver that does not answer, refuses or takes no
-// Leases, a process without a self-check since it began or woke, many nodes that fell silent
-// together, and the end of a time in which no zone was ready. There is no other delay. Before the
-// write the Lease is read past the cache; a renewal that it shows is a sign of life.
+// the grace period itself; the first 20 s of a term; a kube-apiserver that does not answer,
+// refuses or takes no Leases, from the first check that fails until one grace period after the
+// first answer; a process without a self-check since it began or woke; many nodes of a zone or
+// shard that fell silent within 5 s, until a self-check passes, which takes less than a second
+// while kube-apiserver works; and the end of a time in which no zone was ready. There is no other
+// delay. Before the write the Lease is read past the cache; a renewal that it shows is a sign of
+// life.
 //
 // A kubelet may live and reach no kube-apiserver. A Node with a living session is marked too if its
-// kubelet has reached none for 50 s and kubelets in general are served; see Assessment.CutOff.
+// kubelet has reached none for 50 s in which another kubelet was served; see Assessment.CutOff.
 //
 // # Compatibility
 //
