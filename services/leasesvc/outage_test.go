@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/test/lab/devcluster"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
@@ -76,6 +78,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	plane := testkit.OwnCluster(t, devcluster.Config{})
 	t.Run("EtcdOutageMarksNoNode", func(t *testing.T) { etcdOutageMarksNoNode(t, plane) })
+	t.Run("FullEtcdMarksNoNode", func(t *testing.T) { fullEtcdMarksNoNode(t, plane) })
 	t.Run("KubeAPIServerOutageMarksNoNode", func(t *testing.T) { kubeAPIServerOutageMarksNoNode(t, plane) })
 	t.Run("BeatsSucceedWithoutKubeAPIServer", func(t *testing.T) { beatsSucceedWithoutKubeAPIServer(t, plane) })
 }
@@ -140,4 +143,65 @@ func etcdOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
 		t.Errorf("marked as unknown by mistake: %s", mistake)
 	}
 	expired.expectNotExpired(t, "during and after the outage", append(others, nodes...))
+}
+
+// etcd takes no writes for longer than all grace periods, and kube-apiserver answers reads. The
+// kubelets write their Leases and send no beats. None is marked, and one that died meanwhile is
+// marked once etcd has space again.
+func fullEtcdMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
+	p := newReplicaConfig(t, plane)
+	p.loops = []string{leasesvc.NodeHealthLoop}
+	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
+	p.config.NodeHealth.GracePeriod = outageGrace
+	nodes := readyNodes(t, p.admin, p.cluster)
+	kube, err := kubernetes.NewForConfig(plane.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases := nodelease.NewWriter(kube)
+	live := func(ctx context.Context, node agent.Holder) {
+		for ; ctx.Err() == nil; testkit.Pause(ctx, 10*time.Second/outageScale) {
+			_ = leases.Renew(ctx, node) // it fails while etcd is full
+		}
+	}
+	var kubelets sync.WaitGroup
+	defer kubelets.Wait()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	victimCtx, die := context.WithCancel(ctx)
+	defer die()
+	victim, others := nodes[:1], nodes[1:]
+	kubelets.Go(func() { live(victimCtx, victim[0]) })
+	for _, node := range others {
+		kubelets.Go(func() { live(ctx, node) })
+	}
+	startReplica(t, "replica-a", p)
+	begin := time.Now()
+	testkit.Pause(ctx, 2*outageGrace) // it marks none while all is well
+	if err := plane.SetFull(true); err != nil {
+		t.Fatal(err)
+	}
+	empty := sync.OnceFunc(func() {
+		if err := plane.SetFull(false); err != nil {
+			t.Error(err)
+		}
+	})
+	defer empty()
+	if err := leases.Renew(ctx, others[0]); err == nil {
+		t.Fatal("etcd takes writes although it is full")
+	}
+	die()
+	testkit.Pause(ctx, *outage)
+	empty()
+	testkit.Eventually(t, time.Minute, func() error {
+		found, err := notReady(t.Context(), kube, victim, begin)
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("%s has not been marked as unknown", victim[0].Name)
+		}
+		return err
+	})
+	found, err := notReady(t.Context(), kube, others, begin)
+	if err != nil || len(found) > 0 {
+		t.Errorf("marked by mistake: %v, %v", found, err)
+	}
 }

@@ -2,11 +2,9 @@ package alerts
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
@@ -31,22 +29,9 @@ func (w *world) revokeOneSession(ctx context.Context, service string) error {
 func fullEtcd(w *world) func() {
 	dead := w.fleet.Nodes()[2]
 	w.die(dead)
-	alarm := func(action pb.AlarmRequest_AlarmAction) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		status, err := w.etcd.Status(ctx, w.lab.Cluster.EtcdEndpoints()[0])
-		if err == nil {
-			_, err = pb.NewMaintenanceClient(w.etcd.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{
-				Action: action, MemberID: status.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
-			})
-		}
-		if err != nil {
-			w.Fatal(errors.Join(errors.New("set the alarm of etcd"), err))
-		}
-	}
-	alarm(pb.AlarmRequest_ACTIVATE)
+	w.must(w.lab.Cluster.SetFull(true))
 	return func() {
-		alarm(pb.AlarmRequest_DEACTIVATE)
+		w.must(w.lab.Cluster.SetFull(false))
 		w.live(dead, "boot-after-"+w.stamp())
 	}
 }

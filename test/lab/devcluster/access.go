@@ -1,11 +1,13 @@
 package devcluster
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -127,4 +129,31 @@ func (c *Cluster) etcdURL() string { return strings.Join(c.EtcdEndpoints(), ",")
 
 func (c *Cluster) apiServerURL() string {
 	return fmt.Sprintf("https://127.0.0.1:%d", c.apiServer.port)
+}
+
+// SetFull raises or clears the alarm that the first member of etcd raises at its quota: it refuses
+// all writes of keys then.
+func (c *Cluster) SetFull(full bool) error {
+	client, err := c.EtcdClient()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	status, err := client.Status(ctx, c.EtcdEndpoints()[0])
+	if err != nil {
+		return fmt.Errorf("status of etcd: %w", err)
+	}
+	action := pb.AlarmRequest_DEACTIVATE
+	if full {
+		action = pb.AlarmRequest_ACTIVATE
+	}
+	_, err = pb.NewMaintenanceClient(client.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{
+		Action: action, MemberID: status.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
+	})
+	if err != nil {
+		return fmt.Errorf("set the alarm of etcd: %w", err)
+	}
+	return nil
 }
