@@ -1,3 +1,5 @@
+//go:build !race
+
 package nodehealth
 
 import (
@@ -476,7 +478,7 @@ func (m *model) story(w world, history []int) string {
 var worlds = flag.Int("enumerate.worlds", 400_000, "number of worlds that TestEnumerate visits for each pair of modes")
 
 // TestEnumerate looks for a history of up to two faults in which a promise of node health is
-// broken, the shortest first. A longer search:
+// broken, the shortest first. The race detector would make it ten times slower. A longer search:
 //
 //	go test -run TestEnumerate -v ./services/leasesvc/internal/nodehealth -args -enumerate.worlds=6000000
 func TestEnumerate(t *testing.T) {
