@@ -72,6 +72,28 @@ func notReady(ctx context.Context, kube kubernetes.Interface, holders []agent.Ho
 	return found, nil
 }
 
+// awaitMarked waits until one node is not ready since a time.
+func awaitMarked(t *testing.T, within time.Duration, kube kubernetes.Interface, node []agent.Holder, since time.Time) {
+	t.Helper()
+	testkit.Eventually(t, within, func() error {
+		found, err := notReady(t.Context(), kube, node, since)
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("%s has not been marked as unknown", node[0].Name)
+		}
+		return err
+	})
+}
+
+// outageConfig is that of a replica with node health alone, with the times of an outage.
+func outageConfig(t *testing.T, plane *devcluster.Cluster) replicaConfig {
+	t.Helper()
+	p := newReplicaConfig(t, plane)
+	p.loops = []string{leasesvc.NodeHealthLoop}
+	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
+	p.config.NodeHealth.GracePeriod = outageGrace
+	return p
+}
+
 // TestOutage stops servers of a control plane of its own.
 func TestOutage(t *testing.T) {
 	testkit.LongTest(t, 1)
@@ -87,12 +109,9 @@ func TestOutage(t *testing.T) {
 // because it hears each of them before it assesses any. It marks the one that became silent
 // meanwhile.
 func etcdOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
-	p := newReplicaConfig(t, plane)
+	p := outageConfig(t, plane)
 	kube := p.admin
-	p.loops = []string{leasesvc.NodeHealthLoop}
 	p.config.Classes[0].Namespace = p.cluster
-	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
-	p.config.NodeHealth.GracePeriod = outageGrace
 	nodes := readyNodes(t, kube, p.cluster)
 	victim, nodes := nodes[:1], nodes[1:]
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
@@ -127,13 +146,7 @@ func etcdOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
 	})
 	t.Logf("the kube-apiserver answered again %v after etcd was back", time.Since(back).Round(time.Millisecond))
 
-	testkit.Eventually(t, 2*time.Minute, func() error {
-		found, err := notReady(t.Context(), kube, victim, begin)
-		if err == nil && len(found) == 0 {
-			err = fmt.Errorf("%s has not been marked as unknown", victim[0].Name)
-		}
-		return err
-	})
+	awaitMarked(t, 2*time.Minute, kube, victim, begin)
 	t.Logf("the node that stopped during the outage was marked as unknown %v after etcd was back", time.Since(back).Round(time.Millisecond))
 	found, err := notReady(t.Context(), kube, nodes, begin)
 	if err != nil {
@@ -149,15 +162,9 @@ func etcdOutageMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
 // kubelets write their Leases and send no beats. None is marked, and one that died meanwhile is
 // marked once etcd has space again.
 func fullEtcdMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
-	p := newReplicaConfig(t, plane)
-	p.loops = []string{leasesvc.NodeHealthLoop}
-	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
-	p.config.NodeHealth.GracePeriod = outageGrace
-	nodes := readyNodes(t, p.admin, p.cluster)
-	kube, err := kubernetes.NewForConfig(plane.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := outageConfig(t, plane)
+	kube := p.admin
+	nodes := readyNodes(t, kube, p.cluster)
 	leases := nodelease.NewWriter(kube)
 	live := func(ctx context.Context, node agent.Holder) {
 		for ; ctx.Err() == nil; testkit.Pause(ctx, 10*time.Second/outageScale) {
@@ -193,13 +200,7 @@ func fullEtcdMarksNoNode(t *testing.T, plane *devcluster.Cluster) {
 	die()
 	testkit.Pause(ctx, *outage)
 	empty()
-	testkit.Eventually(t, time.Minute, func() error {
-		found, err := notReady(t.Context(), kube, victim, begin)
-		if err == nil && len(found) == 0 {
-			err = fmt.Errorf("%s has not been marked as unknown", victim[0].Name)
-		}
-		return err
-	})
+	awaitMarked(t, time.Minute, kube, victim, begin)
 	found, err := notReady(t.Context(), kube, others, begin)
 	if err != nil || len(found) > 0 {
 		t.Errorf("marked by mistake: %v, %v", found, err)

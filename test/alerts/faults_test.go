@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/agent"
-	"github.com/trivet-dev/trivet/agent/nodelease"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -445,9 +444,8 @@ func agentEnds(w *world) func() {
 	ctx, end := context.WithCancel(context.Background())
 	var kubelet sync.WaitGroup
 	kubelet.Go(func() {
-		lease := nodelease.NewWriter(w.kube)
 		for ; ctx.Err() == nil; testkit.Pause(ctx, time.Second) {
-			if err := lease.Renew(ctx, agent.Holder{Class: "node", Name: node}); err != nil && ctx.Err() == nil {
+			if err := w.fleet.RenewLease(ctx, agent.Holder{Class: "node", Name: node}); err != nil && ctx.Err() == nil {
 				w.Logf("renew the Lease of %s: %v", node, err)
 			}
 		}

@@ -34,7 +34,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 			testkit.Pause(context.Background(), f.Start-time.Since(began))
 			targets := []*slot{w.leader(f.Service)}
 			if f.Kind == schedule.CallsCutInTurn {
-				targets = w.slotsOf(f.Service)
+				targets = w.replicasOf(f.Service)
 				f.Duration /= time.Duration(len(targets))
 			}
 			for _, target := range targets {
@@ -148,7 +148,7 @@ func (w *world) down(target *slot, duration time.Duration) {
 
 // disturbKube disturbs the requests of all replicas of a service to kube-apiserver.
 func (w *world) disturbKube(f schedule.Fault) error {
-	for _, s := range w.slotsOf(f.Service) {
+	for _, s := range w.replicasOf(f.Service) {
 		var stop func()
 		switch f.Kind {
 		case schedule.SlowAPIServer:
@@ -187,17 +187,12 @@ func hold(duration time.Duration, blocks ...func(bool)) {
 func (w *world) leader(service string) *slot {
 	held := w.recorder.holders(service)
 	var best *slot
-	for _, s := range w.slotsOf(service) {
+	for _, s := range w.replicasOf(service) {
 		if best == nil || held[s.ProcessName()] > held[best.ProcessName()] {
 			best = s
 		}
 	}
 	return best
-}
-
-// slotsOf returns the slots of a service.
-func (w *world) slotsOf(service string) []*slot {
-	return slices.DeleteFunc(slices.Clone(w.slots), func(s *slot) bool { return s.Service != service })
 }
 
 // replicaID returns the id of the present process of a slot.

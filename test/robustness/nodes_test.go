@@ -100,10 +100,8 @@ func (f *simulatedNodes) live(ctx context.Context, n *simulatedNode) {
 
 func (f *simulatedNodes) newAgent(n *simulatedNode) (*agent.Agent, error) {
 	var targets []string
-	for _, s := range f.slots {
-		if s.Service == history.Leasesvc {
-			targets = append(targets, s.Calls.Addr())
-		}
+	for _, s := range f.replicasOf(history.Leasesvc) {
+		targets = append(targets, s.Calls.Addr())
 	}
 	return agent.New(agent.Config{
 		Targets: targets, Cluster: clusterName, Name: "robustness", Logger: slog.New(slog.DiscardHandler),

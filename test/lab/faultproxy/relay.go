@@ -12,15 +12,16 @@ import (
 // Relay forwards TCP connections to one server. Blocked and delayed bytes arrive late, as after a
 // retransmission.
 type Relay struct {
-	listener             net.Listener
-	target               string
-	workers              sync.WaitGroup
-	toTarget, fromTarget *direction
+	listener net.Listener
+	target   string
+	workers  sync.WaitGroup
+	// toTarget has the first, third and further odd connections, and the even ones.
+	toTarget   [2]*direction
+	fromTarget *direction
 
 	mu           sync.Mutex // guards the following fields
 	disconnected bool
 	conns        map[net.Conn]bool
-	accepted     int
 }
 
 // NewRelay starts a relay before target, a host with a port.
@@ -30,12 +31,13 @@ func NewRelay(t testing.TB, target string) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{listener: listener, target: target, toTarget: newDirection(), fromTarget: newDirection(), conns: map[net.Conn]bool{}}
+	r := &Relay{listener: listener, target: target, toTarget: [2]*direction{newDirection(), newDirection()}, fromTarget: newDirection(), conns: map[net.Conn]bool{}}
 	r.workers.Go(r.accept)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		r.toTarget.end()
-		r.fromTarget.end()
+		for _, d := range r.directions() {
+			d.end()
+		}
 		r.Disconnect(true)
 		r.workers.Wait()
 	})
@@ -47,19 +49,20 @@ func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // SetDelay makes bytes of each direction arrive late by delay.
 func (r *Relay) SetDelay(delay time.Duration) {
-	r.toTarget.set(func(d *direction) { d.delay = delay })
-	r.fromTarget.set(func(d *direction) { d.delay = delay })
+	for _, d := range r.directions() {
+		d.set(func(d *direction) { d.delay = delay })
+	}
 }
 
 // Lose makes the bytes of both directions late, as a link with loss does, until stop is called. TCP
 // loses no byte: the first segment that is lost holds up those that follow it until it is sent
 // again.
 func (r *Relay) Lose(loss Loss) (stop func()) {
-	for _, d := range []*direction{r.toTarget, r.fromTarget} {
+	for _, d := range r.directions() {
 		d.set(func(d *direction) { d.losses = append(d.losses, &loss) })
 	}
 	return sync.OnceFunc(func() {
-		for _, d := range []*direction{r.toTarget, r.fromTarget} {
+		for _, d := range r.directions() {
 			d.set(func(d *direction) {
 				d.losses = slices.DeleteFunc(d.losses, func(each *Loss) bool { return each == &loss })
 			})
@@ -69,27 +72,29 @@ func (r *Relay) Lose(loss Loss) (stop func()) {
 
 // BlockToTarget holds the bytes to the target until it was called with false as often as with true,
 // so that overlapping faults end with the last one.
-func (r *Relay) BlockToTarget(blocked bool) { r.toTarget.set(block(blocked)) }
+func (r *Relay) BlockToTarget(blocked bool) {
+	for _, d := range r.toTarget {
+		d.set(block(blocked))
+	}
+}
 
 // BlockHalfToTarget is BlockToTarget for every second connection.
-func (r *Relay) BlockHalfToTarget(blocked bool) {
-	r.toTarget.set(func(d *direction) { count(&d.halfBlocks, blocked) })
-}
+func (r *Relay) BlockHalfToTarget(blocked bool) { r.toTarget[1].set(block(blocked)) }
 
 // BlockFromTarget is BlockToTarget for the bytes from the target.
 func (r *Relay) BlockFromTarget(blocked bool) { r.fromTarget.set(block(blocked)) }
 
 func block(blocked bool) func(*direction) {
-	return func(d *direction) { count(&d.blocks, blocked) }
-}
-
-func count(blocks *int, blocked bool) {
-	if blocked {
-		*blocks++
-	} else {
-		*blocks = max(0, *blocks-1)
+	return func(d *direction) {
+		if blocked {
+			d.blocks++
+		} else {
+			d.blocks = max(0, d.blocks-1)
+		}
 	}
 }
+
+func (r *Relay) directions() []*direction { return append(r.toTarget[:], r.fromTarget) }
 
 // Disconnect closes each connection; while disconnected, the relay closes new ones as well.
 func (r *Relay) Disconnect(disconnected bool) {
@@ -104,24 +109,20 @@ func (r *Relay) Disconnect(disconnected bool) {
 }
 
 func (r *Relay) accept() {
-	for {
+	for i := 0; ; i++ {
 		client, err := r.listener.Accept()
 		if err != nil {
 			return
 		}
-		r.workers.Go(func() { r.forward(client) })
+		r.workers.Go(func() { r.forward(client, r.toTarget[i%2]) })
 	}
 }
 
-func (r *Relay) forward(client net.Conn) {
+func (r *Relay) forward(client net.Conn, toTarget *direction) {
 	defer r.untrack(client)
 	if !r.track(client) {
 		return
 	}
-	r.mu.Lock()
-	r.accepted++
-	second := r.accepted%2 == 0
-	r.mu.Unlock()
 	server, err := net.Dial("tcp", r.target)
 	if err != nil {
 		return
@@ -132,10 +133,10 @@ func (r *Relay) forward(client net.Conn) {
 	}
 	var back sync.WaitGroup
 	back.Go(func() {
-		r.fromTarget.copyBytes(client, server, second)
+		r.fromTarget.copyBytes(client, server)
 		_ = client.Close()
 	})
-	r.toTarget.copyBytes(server, client, second)
+	toTarget.copyBytes(server, client)
 	_ = server.Close()
 	back.Wait()
 }
@@ -163,11 +164,9 @@ type direction struct {
 	mu      sync.Mutex // guards the following fields
 	changed chan struct{}
 	blocks  int // blocked by as many calls
-	// halfBlocks is blocks for every second connection.
-	halfBlocks int
-	ended      bool
-	delay      time.Duration
-	losses     []*Loss
+	ended   bool
+	delay   time.Duration
+	losses  []*Loss
 }
 
 func newDirection() *direction { return &direction{changed: make(chan struct{})} }
@@ -193,11 +192,11 @@ func (d *direction) lag() time.Duration {
 	return lag
 }
 
-// wait returns when bytes may pass; second says that they are of a second connection.
-func (d *direction) wait(next chunk, second bool) {
+// wait returns when bytes may pass.
+func (d *direction) wait(next chunk) {
 	for {
 		d.mu.Lock()
-		changed, blocked, ended, late := d.changed, d.blocks > 0 || second && d.halfBlocks > 0, d.ended, time.Until(next.arrived.Add(d.delay+next.lag))
+		changed, blocked, ended, late := d.changed, d.blocks > 0, d.ended, time.Until(next.arrived.Add(d.delay+next.lag))
 		d.mu.Unlock()
 		if ended || !blocked && late <= 0 {
 			return
@@ -215,7 +214,7 @@ func (d *direction) wait(next chunk, second bool) {
 
 // copyBytes copies until one end is closed. A queue between reading and writing keeps a delay from
 // adding up.
-func (d *direction) copyBytes(to, from net.Conn, second bool) {
+func (d *direction) copyBytes(to, from net.Conn) {
 	queue := make(chan chunk, 1024)
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -233,7 +232,7 @@ func (d *direction) copyBytes(to, from net.Conn, second bool) {
 	})
 	failed := false
 	for next := range queue {
-		d.wait(next, second)
+		d.wait(next)
 		if failed {
 			continue
 		}

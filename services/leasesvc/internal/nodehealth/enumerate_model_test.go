@@ -191,7 +191,6 @@ type world struct {
 // model has the rules of worlds.
 type model struct {
 	modes      [2]mode
-	copies     int   // so many more nodes share the fate of the first one
 	wait       uint8 // seconds for which a renewal waits for its acknowledgement
 	writeEvery uint8 // seconds between two self-checks that write
 	readsLive  bool  // the Lease is read before a mark
@@ -206,9 +205,9 @@ type model struct {
 	log        func(string) // nil while no history is told
 }
 
-func newModel(copies int, modes ...mode) *model {
+func newModel(modes ...mode) *model {
 	node := class.DefaultNode()
-	m := &model{modes: [2]mode(modes), copies: copies, wait: 6, writeEvery: 2, readsLive: true, rules: DefaultRules(), class: node.Session()}
+	m := &model{modes: [2]mode(modes), wait: 6, writeEvery: 2, readsLive: true, rules: DefaultRules(), class: node.Session()}
 	m.rule = checkpoint.Rule{Suspect: m.class.Suspect, TTL: m.class.TTL, MinGrace: m.class.Interval + 5*time.Second}
 	for n := range m.objects {
 		m.agents[n] = unique.Make(session.Agent{Mode: m.modes[n].String()})
@@ -576,9 +575,6 @@ func (m *model) pass(w *world, r int) {
 	}
 	m.awaitCheck(w, p)
 	m.states = append(m.states[:0], p.nodes[:]...)
-	for range m.copies {
-		m.states = append(m.states, p.nodes[0])
-	}
 	var plan Plan
 	plan, p.cluster = m.rules.Plan(Moment{Instant: nextPass}, p.cluster, m.states, Authority{MaxSteps: 9})
 	for n := range p.nodes {

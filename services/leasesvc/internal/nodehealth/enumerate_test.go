@@ -486,7 +486,7 @@ func TestEnumerate(t *testing.T) {
 	for _, modes := range [][2]mode{{endpoint, alone}, {probe, alone}, {endpoint, probe}} {
 		t.Run(modes[0].String()+" and "+modes[1].String(), func(t *testing.T) {
 			t.Parallel()
-			e := &explorer{model: newModel(0, modes[:]...), seed: maphash.MakeSeed(), seen: map[uint64]uint32{}, most: *worlds, faults: faults, apart: 25}
+			e := &explorer{model: newModel(modes[:]...), seed: maphash.MakeSeed(), seen: map[uint64]uint32{}, most: *worlds, faults: faults, apart: 25}
 			var roots []world
 			for _, after := range []uint8{1, 4} {
 				roots = append(roots, e.root(after, faults))

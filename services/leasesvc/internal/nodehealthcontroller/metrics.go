@@ -100,6 +100,11 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	}
 }
 
+func (m *Metrics) observeCutOff(s *Snapshot) {
+	m.cutOff.WithLabelValues("kube-apiserver").Set(float64(s.KubeletsCutOff().Count))
+	m.cutOff.WithLabelValues("leasesvc").Set(float64(s.AgentsCutOff().Count))
+}
+
 // observeZones sets the metrics of zones on the leader of ZoneShard only, so that a sum over
 // replicas counts each zone once.
 func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {

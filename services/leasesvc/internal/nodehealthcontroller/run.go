@@ -137,8 +137,7 @@ func (r *run) pass() error {
 	r.publish(&plan)
 	snapshot := r.Publisher.Snapshot()
 	r.Metrics.observe(&plan, r.state, zones, time.Since(begin))
-	r.Metrics.cutOff.WithLabelValues("kube-apiserver").Set(float64(snapshot.KubeletsCutOff().Count))
-	r.Metrics.cutOff.WithLabelValues("leasesvc").Set(float64(snapshot.AgentsCutOff().Count))
+	r.Metrics.observeCutOff(snapshot)
 	r.logState(&plan, snapshot.KubeletsCutOff())
 	r.reportState()
 	if r.behindFor() >= relistAfter {

@@ -67,7 +67,7 @@ type Window struct {
 	Graceful bool
 	// Late is how much later than it was sent a request of the service may reach the record.
 	Late time.Duration
-	// Unreached is how the names of the processes begin that receive nothing from their callers
+	// Unreached is how the names of the processes begin that receive nothing from some callers
 	// meanwhile: those of one replica. It is empty if all may receive.
 	Unreached string
 	// NoQuorum says that etcd has no quorum meanwhile. A leader stops when it cannot renew its

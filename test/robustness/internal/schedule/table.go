@@ -58,7 +58,8 @@ type Entry struct {
 	Late time.Duration
 	// Shows are the rules of the oracle that the fault is there to test: they have no excuse.
 	Shows []string
-	// Unreached says that one replica receives nothing from callers.
+	// Unreached says that one replica receives nothing from its callers, or from half of them: it
+	// need not notice in time that a Node with an agent is dead.
 	Unreached bool
 	// Notice is how long a service has to see the fault before it acts on it.
 	Notice time.Duration
