@@ -31,7 +31,7 @@ func Spoilers() map[string]func(*history.History) bool {
 		"single": func(h *history.History) bool {
 			return edit(h.Claims, func(c *history.Claim) bool {
 				next := history.Claim{Service: c.Service, Shard: c.Shard, Holder: "another", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To}
-				if c.Gone == 0 { // It has not ended.
+				if c.Gone == 0 || !within(h, c.To) { // It lasts longer than the record.
 					next.Epoch, next.From, next.To = c.Epoch+1, (h.Begin+h.End)/2, h.End
 				}
 				spoiled := within(h, next.From)
