@@ -25,7 +25,6 @@ const (
 	TermLost
 	MarkingSuspended
 	MarkingResumed
-	NodesHeld
 	EvictionsHeld
 	EvictionsResumed
 	NodeMarkedUnknown
@@ -79,7 +78,6 @@ var actions = [actionCount]struct {
 	TermLost:          {"TERM_LOST", Cluster},
 	MarkingSuspended:  {"MARKING_SUSPENDED", Cluster},
 	MarkingResumed:    {"MARKING_RESUMED", Cluster},
-	NodesHeld:         {"NODES_HELD", Cluster},
 	EvictionsHeld:     {"EVICTIONS_HELD", Cluster},
 	EvictionsResumed:  {"EVICTIONS_RESUMED", Cluster},
 	NodeMarkedUnknown: {"NODE_MARKED_UNKNOWN", Objects},

@@ -153,13 +153,13 @@ func (n *nodeHealth) writes() bool { return n.enabled && !n.dryRun(NodeHealthLoo
 
 var _ evictioncontroller.NodeHealth = (*nodeHealth)(nil)
 
-// TaintHold says why the taints of a zone are unreliable; those that upstream's controller sets
-// never are.
-func (n *nodeHealth) TaintHold(zone string) nodehealth.Delay {
+// TaintHold says why the taints of node health are unreliable; those that upstream's controller
+// sets never are.
+func (n *nodeHealth) TaintHold() nodehealth.Delay {
 	if !n.writes() {
 		return nodehealth.Delay{}
 	}
-	return n.publisher.TaintHold(zone)
+	return n.publisher.TaintHold()
 }
 
 // taintEviction is the loop taint-eviction. It runs on the replica that holds shard 0.

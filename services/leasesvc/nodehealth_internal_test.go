@@ -41,11 +41,11 @@ func nodeHealthOf(t *testing.T, dryRun ...string) *nodeHealth {
 // While node-health only compares, upstream sets the taints, and its taints evict at once.
 func TestDryRun_OfNodeHealthHoldsNoEvictions(t *testing.T) {
 	t.Parallel()
-	if !nodeHealthOf(t).TaintHold("zone").Active() {
+	if !nodeHealthOf(t).TaintHold().Active() {
 		t.Error("node-health that writes and has not judged any Node holds no evictions")
 	}
 	dry := nodeHealthOf(t, NodeHealthLoop)
-	if hold := dry.TaintHold("zone"); hold.Active() {
+	if hold := dry.TaintHold(); hold.Active() {
 		t.Errorf("node-health in dry run holds evictions: %s", hold.Message)
 	}
 	if !dry.enabled || dry.writes() {
@@ -73,7 +73,7 @@ func TestDryRun_OfNodeHealthSuspendsNoMarking(t *testing.T) {
 	for want, nodes := range map[string]*nodeHealth{"MARKING_SUSPENDED": nodeHealthOf(t), "": nodeHealthOf(t, NodeHealthLoop)} {
 		nodes.publisher.Publish(nodehealthcontroller.Snapshot{
 			At:         nodehealth.Moment{Instant: monotonic.Instant(time.Hour), Wall: time.Now()},
-			Suspension: nodehealth.Delay{Reason: nodehealth.SelfCheckPending, Message: "x", Until: nodehealth.Open},
+			Suspension: nodehealth.Delay{Reason: nodehealth.APIServerUnreachable, Message: "x", Until: nodehealth.Open},
 		}, nil, nil)
 		var codes []string
 		(&Service{nodeHealth: nodes}).nodeProblems(func(_ metav1.Problem_Severity, code, _, _, _ string) { codes = append(codes, code) })

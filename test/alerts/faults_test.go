@@ -140,11 +140,6 @@ func faults() []fault {
 		}, Also: map[string]string{
 			"TrivetReplicaUnready": loopFails,
 		}},
-		{Alert: "TrivetNodesHeld", What: "most nodes die while kube-apiserver does not answer the reads of leasesvc", Inject: heldNodes, Slow: time.Minute,
-			Also: map[string]string{
-				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
-				"TrivetReplicaUnready":       loopFails,
-			}},
 		{Alert: "TrivetNodesCutOff", What: "an agent ends while its kubelet renews its Lease", Inject: agentEnds, Slow: time.Minute},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()
@@ -417,23 +412,6 @@ func manyNodePorts(w *world) func() {
 	return func() {
 		for i := range portServices {
 			w.must(w.kube.CoreV1().Services(namespace).Delete(ctx, name(i), metav1.DeleteOptions{}))
-		}
-	}
-}
-
-func heldNodes(w *world) func() {
-	var stops []func()
-	for _, r := range w.of("leasesvc") {
-		stops = append(stops, r.ToKube.Hang(faultproxy.Resource("leases", "get", "list")))
-	}
-	dead := w.fleet.Nodes()[:nodeCount*2/3]
-	for _, node := range dead {
-		w.die(node)
-	}
-	return func() {
-		each(stops)
-		for _, node := range dead {
-			w.live(node, "boot-after-"+w.stamp())
 		}
 	}
 }

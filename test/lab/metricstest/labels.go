@@ -84,7 +84,7 @@ func bounds() map[string]bound {
 		"trivet_lease_writes_total/result":                    among("success no_owner foreign_holder terminating conflict throttled error"),
 		"trivet_lease_writes_total/verb":                      among("none create update delete"),
 		"trivet_node_cut_off/from":                            among("kube-apiserver leasesvc"),
-		"trivet_node_marking_suspended/cause":                 among("SELF_CHECK_PENDING APISERVER_UNREACHABLE APISERVER_DENIED"),
+		"trivet_node_marking_suspended/cause":                 among("APISERVER_UNREACHABLE APISERVER_DENIED"),
 		"trivet_node_writes_total/result":                     among("ok conflict term-over error"),
 		"trivet_node_writes_total/what":                       among("remove-no-execute mark-unknown add-no-execute sync-taints pod-unready"),
 		"trivet_quota_identities/kind":                        among("address replica user"),

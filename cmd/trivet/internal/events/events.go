@@ -207,7 +207,7 @@ func style(action statusv1.Decision_Action) printer.Style {
 	case statusv1.Decision_ACTION_TERM_LOST, statusv1.Decision_ACTION_WRITE_REFUSED, statusv1.Decision_ACTION_LEASE_DUPLICATED,
 		statusv1.Decision_ACTION_SLICES_CONTENDED, statusv1.Decision_ACTION_NODE_MARKED_UNKNOWN, statusv1.Decision_ACTION_POD_EVICTED:
 		return printer.Failure
-	case statusv1.Decision_ACTION_MARKING_SUSPENDED, statusv1.Decision_ACTION_NODES_HELD, statusv1.Decision_ACTION_EVICTIONS_HELD,
+	case statusv1.Decision_ACTION_MARKING_SUSPENDED, statusv1.Decision_ACTION_EVICTIONS_HELD,
 		statusv1.Decision_ACTION_TAINT_ADDED, statusv1.Decision_ACTION_POD_MARKED_NOT_READY, statusv1.Decision_ACTION_EVICTION_SCHEDULED,
 		statusv1.Decision_ACTION_LEASE_EXPIRED, statusv1.Decision_ACTION_APISERVER_REMOVED, statusv1.Decision_ACTION_FINDING_OPENED:
 		return printer.Warning

@@ -104,10 +104,8 @@ const (
 	ConditionReason_CONDITION_REASON_HINTED                        ConditionReason = 5
 	ConditionReason_CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS ConditionReason = 6
 	ConditionReason_CONDITION_REASON_NO_ZONES                      ConditionReason = 7
-	ConditionReason_CONDITION_REASON_SELF_CHECK_PENDING            ConditionReason = 8
 	ConditionReason_CONDITION_REASON_APISERVER_UNREACHABLE         ConditionReason = 9
 	ConditionReason_CONDITION_REASON_TERM_YOUNG                    ConditionReason = 700
-	ConditionReason_CONDITION_REASON_MASS_SILENCE                  ConditionReason = 12
 	ConditionReason_CONDITION_REASON_CACHE_NOT_SYNCED              ConditionReason = 13
 	ConditionReason_CONDITION_REASON_NO_ZONE_READY                 ConditionReason = 14
 	ConditionReason_CONDITION_REASON_READY                         ConditionReason = 15
@@ -140,10 +138,8 @@ var (
 		5:    "CONDITION_REASON_HINTED",
 		6:    "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
 		7:    "CONDITION_REASON_NO_ZONES",
-		8:    "CONDITION_REASON_SELF_CHECK_PENDING",
 		9:    "CONDITION_REASON_APISERVER_UNREACHABLE",
 		700:  "CONDITION_REASON_TERM_YOUNG",
-		12:   "CONDITION_REASON_MASS_SILENCE",
 		13:   "CONDITION_REASON_CACHE_NOT_SYNCED",
 		14:   "CONDITION_REASON_NO_ZONE_READY",
 		15:   "CONDITION_REASON_READY",
@@ -173,10 +169,8 @@ var (
 		"CONDITION_REASON_HINTED":                        5,
 		"CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS": 6,
 		"CONDITION_REASON_NO_ZONES":                      7,
-		"CONDITION_REASON_SELF_CHECK_PENDING":            8,
 		"CONDITION_REASON_APISERVER_UNREACHABLE":         9,
 		"CONDITION_REASON_TERM_YOUNG":                    700,
-		"CONDITION_REASON_MASS_SILENCE":                  12,
 		"CONDITION_REASON_CACHE_NOT_SYNCED":              13,
 		"CONDITION_REASON_NO_ZONE_READY":                 14,
 		"CONDITION_REASON_READY":                         15,
@@ -607,7 +601,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x12\x91\x01\n" +
 	"\"NODE_HEALTH_REASON_KUBELET_CUT_OFF\x10\b\x1ai\xc2\xf3\x18e2cThe agent of the Node lives, and its kubelet has not reached a kube-apiserver for the grace period.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\x82,\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\x83*\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -616,11 +610,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\xf3\x01\xc2\xf3\x18\xee\x01*\x18`Contended` of a Service2\xd1\x01Another writer keeps changing what slicesvc writes. Changes of endpoints, ports and their conditions are still written, once per second at most in answer to the other writer. Other changes wait up to a minute.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
 	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
-	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x9c\x01\n" +
-	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1as\xc2\xf3\x18o*\x12`MarkingSuspended`2YNo self-check has passed since the process of the replica started, or woke after a pause.\x12\xdc\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\xdc\x01\n" +
 	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\xaf\x01\xc2\xf3\x18\xaa\x01*\x1f`MarkingSuspended`, `Published`2\x86\x01The kube-apiserver does not answer or takes no Leases. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\xb7\x01\n" +
-	"\x1bCONDITION_REASON_TERM_YOUNG\x10\xbc\x05\x1a\x94\x01\xc2\xf3\x18\x8f\x01*,the delay of a mark in `trivet explain node`2_The replica leads the shard of the Node for a short time, within which a living agent finds it.\x12\xa1\x01\n" +
-	"\x1dCONDITION_REASON_MASS_SILENCE\x10\f\x1a~\xc2\xf3\x18z*'`MarkingSuspended`, `EvictionSuspended`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12v\n" +
+	"\x1bCONDITION_REASON_TERM_YOUNG\x10\xbc\x05\x1a\x94\x01\xc2\xf3\x18\x8f\x01*,the delay of a mark in `trivet explain node`2_The replica leads the shard of the Node for a short time, within which a living agent finds it.\x12v\n" +
 	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aO\xc2\xf3\x18K*\x13`EvictionSuspended`24The loop `node-health` has not read the cluster yet.\x12\xb0\x01\n" +
 	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a\x8b\x01\xc2\xf3\x18\x86\x01*A`EvictionSuspended`, the delay of a mark in `trivet explain node`2ANo zone has a ready node, or none had one until a short time ago.\x12\x95\x01\n" +
 	"\x16CONDITION_REASON_READY\x10\x0f\x1ay\xc2\xf3\x18u*\x1f`Published` of a kube-apiserver2RThe last probe is ok. The address is an endpoint, or becomes one at the next pass.\x12\x9f\x01\n" +
@@ -640,9 +632,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1dCONDITION_REASON_HAS_SELECTOR\x10\x8a9\x1am\xc2\xf3\x18i*\x1d`SourcesOverlap` of a Service2HThe Service has got a selector, and mirrored slices are not deleted yet.\x12\xaf\x01\n" +
 	"\x1dCONDITION_REASON_NO_ENDPOINTS\x10\x8b9\x1a\x8a\x01\xc2\xf3\x18\x85\x01*\x16`Managed` of a Service2kThe Service has neither a selector nor an Endpoints object. Another controller or a user writes its slices.\x12\xb6\x01\n" +
 	"\x1bCONDITION_REASON_NO_SERVICE\x10\x8c9\x1a\x93\x01\xc2\xf3\x18\x8e\x01*0`mirror_reason` of the error `SERVICE_NOT_FOUND`2ZThere is an Endpoints object of the name. It is not mirrored, because there is no Service.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
-	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.\"\x04\b\n" +
-	"\x10\n" +
-	"\"\x04\b\v\x10\v*\x1cCONDITION_REASON_CACHE_STALE*\x1dCONDITION_REASON_PROCESS_LATE*\xec\x03\n" +
+	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.\"\x04\b\b\x10\b\"\x04\b\n" +
+	"\x10\f*#CONDITION_REASON_SELF_CHECK_PENDING*\x1cCONDITION_REASON_CACHE_STALE*\x1dCONDITION_REASON_PROCESS_LATE*\x1dCONDITION_REASON_MASS_SILENCE*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +

@@ -43,8 +43,6 @@ const (
 	Decision_ACTION_MARKING_SUSPENDED Decision_Action = 4
 	// Silent Nodes are marked Unknown again.
 	Decision_ACTION_MARKING_RESUMED Decision_Action = 5
-	// Nodes that fell silent together wait for a self-check.
-	Decision_ACTION_NODES_HELD Decision_Action = 6
 	// Due evictions wait while node health is unreliable.
 	Decision_ACTION_EVICTIONS_HELD Decision_Action = 7
 	// No eviction waits any more.
@@ -104,7 +102,6 @@ var (
 		3:  "ACTION_TERM_LOST",
 		4:  "ACTION_MARKING_SUSPENDED",
 		5:  "ACTION_MARKING_RESUMED",
-		6:  "ACTION_NODES_HELD",
 		7:  "ACTION_EVICTIONS_HELD",
 		8:  "ACTION_EVICTIONS_RESUMED",
 		9:  "ACTION_NODE_MARKED_UNKNOWN",
@@ -137,7 +134,6 @@ var (
 		"ACTION_TERM_LOST":            3,
 		"ACTION_MARKING_SUSPENDED":    4,
 		"ACTION_MARKING_RESUMED":      5,
-		"ACTION_NODES_HELD":           6,
 		"ACTION_EVICTIONS_HELD":       7,
 		"ACTION_EVICTIONS_RESUMED":    8,
 		"ACTION_NODE_MARKED_UNKNOWN":  9,
@@ -763,7 +759,7 @@ var File_trivet_status_v1_decision_proto protoreflect.FileDescriptor
 
 const file_trivet_status_v1_decision_proto_rawDesc = "" +
 	"\n" +
-	"\x1ftrivet/status/v1/decision.proto\x12\x10trivet.status.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1atrivet/meta/v1/watch.proto\"\x8e\r\n" +
+	"\x1ftrivet/status/v1/decision.proto\x12\x10trivet.status.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1atrivet/meta/v1/watch.proto\"\x90\r\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
 	"\vdecide_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -784,15 +780,14 @@ const file_trivet_status_v1_decision_proto_rawDesc = "" +
 	"\rupdated_count\x18\x0e \x01(\x05R\fupdatedCount\x12#\n" +
 	"\rdeleted_count\x18\x0f \x01(\x05R\fdeletedCount\x123\n" +
 	"\x04ring\x18\x10 \x01(\x0e2\x1f.trivet.status.v1.Decision.RingR\x04ring\x12\x16\n" +
-	"\x06number\x18\x11 \x01(\x03R\x06number\"\xd2\x06\n" +
+	"\x06number\x18\x11 \x01(\x03R\x06number\"\xd4\x06\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ACTION_TERM_TAKEN\x10\x01\x12\x18\n" +
 	"\x14ACTION_TERM_GIVEN_UP\x10\x02\x12\x14\n" +
 	"\x10ACTION_TERM_LOST\x10\x03\x12\x1c\n" +
 	"\x18ACTION_MARKING_SUSPENDED\x10\x04\x12\x1a\n" +
-	"\x16ACTION_MARKING_RESUMED\x10\x05\x12\x15\n" +
-	"\x11ACTION_NODES_HELD\x10\x06\x12\x19\n" +
+	"\x16ACTION_MARKING_RESUMED\x10\x05\x12\x19\n" +
 	"\x15ACTION_EVICTIONS_HELD\x10\a\x12\x1c\n" +
 	"\x18ACTION_EVICTIONS_RESUMED\x10\b\x12\x1e\n" +
 	"\x1aACTION_NODE_MARKED_UNKNOWN\x10\t\x12\x14\n" +
@@ -817,7 +812,7 @@ const file_trivet_status_v1_decision_proto_rawDesc = "" +
 	"\x15ACTION_REPAIR_STARTED\x10\x1b\x12\x19\n" +
 	"\x15ACTION_REPAIR_APPLIED\x10\x1c\x12\x17\n" +
 	"\x13ACTION_REPAIR_ENDED\x10\x1d\x12\x1b\n" +
-	"\x17ACTION_REPAIR_CANCELLED\x10\x1e\"`\n" +
+	"\x17ACTION_REPAIR_CANCELLED\x10\x1e\"\x04\b\x06\x10\x06*\x11ACTION_NODES_HELD\"`\n" +
 	"\x04Ring\x12\x14\n" +
 	"\x10RING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRING_CLUSTER\x10\x01\x12\x10\n" +

@@ -29,15 +29,12 @@ type Rules struct {
 type State struct {
 	// Nodes are by name. Nodes without pending Pods may be missing.
 	Nodes map[string]NodeEvictions
-	// Unreliable returns whether the taints of a Node that come from node health must not evict
-	// now; nil for never.
-	Unreliable func(node string) bool
+	// Unreliable says that the taints that come from node health must not evict now.
+	Unreliable bool
 	// Paused Pods are not evicted before the given time, for example while an eviction is running.
 	Paused    map[types.UID]monotonic.Instant
 	RateLimit RateLimit
 }
-
-func (s *State) unreliable(node string) bool { return s.Unreliable != nil && s.Unreliable(node) }
 
 // Plan is which Pods leave now.
 type Plan struct {
@@ -83,7 +80,7 @@ func (p *Plan) count(now monotonic.Instant, node string, state State) {
 	due := pending[:countDue(pending, now)]
 	p.Waiting += len(pending) - len(due)
 	p.Due += len(due)
-	if !state.unreliable(node) {
+	if !state.Unreliable {
 		return
 	}
 	held := 0
@@ -143,13 +140,12 @@ func (q *dueQueue) offer(now monotonic.Instant, node string, state State) {
 		return
 	}
 	pending := state.Nodes[node].Pending
-	unreliable := state.unreliable(node)
 	for i := range pending {
 		p := &pending[i]
 		if p.Due > now || q.full() && p.Due >= q.last() {
 			return // pending Pods are ordered by Due
 		}
-		cause := p.CauseNow(unreliable)
+		cause := p.CauseNow(state.Unreliable)
 		if cause == nil || cause.Due > now || state.Paused[p.Pod.UID] > now || q.full() && cause.Due >= q.last() {
 			continue
 		}

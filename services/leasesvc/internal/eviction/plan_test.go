@@ -57,11 +57,7 @@ func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
 func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		unreliable := map[string]bool{}
-		state := eviction.State{
-			Nodes: map[string]eviction.NodeEvictions{}, Paused: map[types.UID]monotonic.Instant{},
-			Unreliable: func(node string) bool { return unreliable[node] },
-		}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{}, Paused: map[types.UID]monotonic.Instant{}, Unreliable: r.IntN(3) == 0}
 		for i := range 5 {
 			var all []*corev1.Pod
 			for j := range r.IntN(40) {
@@ -73,9 +69,6 @@ func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 			}
 			node := fmt.Sprintf("n%d", i)
 			state.Nodes[node] = after(t, observed{node: newNode()}, observed{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
-			if r.IntN(3) == 0 {
-				unreliable[node] = true
-			}
 		}
 		all := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
 		for _, limit := range []int{0, 1, 3, 7, 20} {
@@ -93,7 +86,7 @@ func TestPlan_UnreliableHealthTaintsDoNotEvict(t *testing.T) {
 		newPod("only-down", tolerates("a")), newPod("both"), newPod("a-later", tolerates("a", 60)), newPod("a-first", tolerates(down, 60)),
 	)
 	w := after(t, observed{node: newNode(), pods: on}, observed{node: newNode(noExecute(down), noExecute("a")), pods: on})
-	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: func(node string) bool { return node == "n" }}
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: true}
 	plan := eviction.Rules{}.Plan(10*seconds, state, 100)
 	if diff := cmp.Diff([]string{"a-first", "both"}, names(plan)); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)
@@ -109,7 +102,7 @@ func TestPlan_UnreliableHealthTaintsDoNotEvict(t *testing.T) {
 	if got := names(eviction.Rules{}.Plan(60*seconds, state, 100)); !slices.Contains(got, "a-later") {
 		t.Errorf("evicted are %v, want a-later among them: its other taint is due", got)
 	}
-	state.Unreliable = nil
+	state.Unreliable = false
 	if got := names(eviction.Rules{}.Plan(10*seconds, state, 100)); len(got) != 4 {
 		t.Errorf("evicted without a doubt are %v, want all", got)
 	}

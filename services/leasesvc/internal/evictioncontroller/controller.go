@@ -77,9 +77,8 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintHold returns why the not-ready and unreachable taints of a zone must not evict now.
-	// Zones have the names of nodehealth.ZoneOf.
-	TaintHold(zone string) nodehealth.Delay
+	// TaintHold returns why the not-ready and unreachable taints must not evict now.
+	TaintHold() nodehealth.Delay
 }
 
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
@@ -119,10 +118,10 @@ func (c *Controller) EachPending(now time.Time, visit func(p eviction.PendingPod
 	if s == nil {
 		return false
 	}
-	for name, node := range s.nodes {
+	for _, node := range s.nodes {
 		for _, pending := range node.Pending {
 			due := time.Duration(0)
-			if cause := pending.CauseNow(s.unreliable[name].Active()); cause != nil {
+			if cause := pending.CauseNow(s.unreliable.Active()); cause != nil {
 				due = max(0, now.Sub(s.origin.Add(cause.Due.Sub(0))))
 			}
 			visit(pending, due)
@@ -166,8 +165,8 @@ type PendingEviction struct {
 type snapshot struct {
 	origin     time.Time
 	nodes      map[string]eviction.NodeEvictions
-	unreliable map[string]nodehealth.Delay
-	// holds are those of unreliable with Pods that are due.
+	unreliable nodehealth.Delay
+	// holds has unreliable for each Node with Pods that are due.
 	holds    map[string]nodehealth.Delay
 	attempts map[types.UID]attempt
 	failed   error // the last failure
@@ -179,7 +178,7 @@ func (r *run) snapshot() *snapshot {
 		holds: map[string]nodehealth.Delay{}, attempts: map[types.UID]attempt{}, failed: r.failed,
 	}
 	for _, node := range r.heldOn {
-		s.holds[node] = r.unreliable[node]
+		s.holds[node] = r.unreliable
 	}
 	for uid, a := range r.attempts {
 		if a.failures > 0 {
@@ -191,7 +190,7 @@ func (r *run) snapshot() *snapshot {
 
 func (s *snapshot) pending(node string) (pending []PendingEviction) {
 	for _, p := range s.nodes[node].Pending {
-		a, hold := s.attempts[p.Pod.UID], s.unreliable[node]
+		a, hold := s.attempts[p.Pod.UID], s.unreliable
 		cause := p.CauseNow(hold.Active())
 		if cause == nil {
 			cause = &p.Cause

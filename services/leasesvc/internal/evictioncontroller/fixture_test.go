@@ -32,7 +32,7 @@ type fakeCluster struct {
 	pods       map[string]*corev1.Pod
 	changed    map[string]struct{}
 	frozen     map[string]*corev1.Node // what the watch says of Nodes instead
-	unreliable map[string]nodehealth.Delay
+	unreliable nodehealth.Delay
 	version    int                    // of the last Node
 	answer     func(pod string) error // what an eviction is refused with
 	slow       time.Duration          // what an answer takes
@@ -50,7 +50,7 @@ func newFakeCluster() *fakeCluster {
 	t := &fakeCluster{
 		begin: time.Now(), synced: make(chan struct{}), broken: make(chan struct{}),
 		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, changed: map[string]struct{}{},
-		unreliable: map[string]nodehealth.Delay{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
+		evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
 	}
 	close(t.synced)
 	return t
@@ -124,13 +124,10 @@ func (t *fakeCluster) Relist() {
 	}
 }
 
-func (t *fakeCluster) setUnreliable(zone, why string) {
+func (t *fakeCluster) setUnreliable(hold nodehealth.Delay) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.unreliable[":\x00:"+zone] = nodehealth.Delay{Reason: "TEST", Message: why}
-	if why == "" {
-		delete(t.unreliable, ":\x00:"+zone)
-	}
+	t.unreliable = hold
 }
 
 func (t *fakeCluster) answerWith(answer func(pod string) error) {
@@ -190,10 +187,10 @@ func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *fakeCluster) TaintHold(zone string) nodehealth.Delay {
+func (t *fakeCluster) TaintHold() nodehealth.Delay {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unreliable[zone]
+	return t.unreliable
 }
 
 func (t *fakeCluster) Evicted(*eviction.Eviction) {}

@@ -3,7 +3,6 @@ package evictioncontroller
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,12 +27,11 @@ type run struct {
 
 	origin time.Time // of Instants
 	now    monotonic.Instant
-	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable
-	// those whose node health is unreliable.
-	nodes      map[string]eviction.NodeEvictions
-	pending    map[string]eviction.NodeEvictions
-	zones      map[string]string
-	unreliable map[string]nodehealth.Delay
+	// nodes are all Nodes, pending those with pending Pods.
+	nodes   map[string]eviction.NodeEvictions
+	pending map[string]eviction.NodeEvictions
+	// unreliable is why node health is; zero if it is not.
+	unreliable nodehealth.Delay
 	// live are Nodes as they were read past the cache, until the cache has them.
 	live      map[string]*corev1.Node
 	attempts  map[types.UID]attempt
@@ -54,8 +52,8 @@ func newRun(cfg Config, cluster Cluster, report func(error), published *atomic.P
 	size := 4 * cfg.Workers
 	return &run{
 		Config: cfg, Cluster: cluster, report: report, published: published, origin: time.Now(),
-		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
-		unreliable: map[string]nodehealth.Delay{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, behind: behindPods{}, changed: true,
+		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{},
+		live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, behind: behindPods{}, changed: true,
 		jobs: make(chan job, size), results: make(chan result, size), free: size,
 	}
 }
@@ -81,7 +79,7 @@ func (r *run) pass() error {
 	r.askNodeHealth()
 	r.forgetAttempts()
 	plan := r.Rules.Plan(r.now, eviction.State{
-		Nodes: r.pending, Unreliable: func(node string) bool { return r.unreliable[node].Active() }, Paused: r.paused(), RateLimit: r.rateLimit,
+		Nodes: r.pending, Unreliable: r.unreliable.Active(), Paused: r.paused(), RateLimit: r.rateLimit,
 	}, r.free)
 	r.rateLimit = plan.RateLimit
 	for _, e := range plan.Evictions {
@@ -111,7 +109,7 @@ func (r *run) observe(name string) {
 	before, known := r.nodes[name]
 	if node == nil {
 		delete(r.nodes, name)
-		r.setPending(name, "", eviction.NodeEvictions{})
+		r.setPending(name, eviction.NodeEvictions{})
 		return
 	}
 	var pods []*corev1.Pod
@@ -131,42 +129,31 @@ func (r *run) observe(name string) {
 	}
 	r.recordScheduled(name, before, after)
 	r.nodes[name] = after
-	r.setPending(name, nodehealth.ZoneOf(node.Labels), after)
+	r.setPending(name, after)
 }
 
 func hasNoExecute(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute })
 }
 
-func (r *run) setPending(name, zone string, node eviction.NodeEvictions) {
+func (r *run) setPending(name string, node eviction.NodeEvictions) {
 	_, was := r.pending[name]
 	if len(node.Pending) == 0 {
 		delete(r.pending, name)
-		delete(r.zones, name)
 		r.changed = r.changed || was
 		return
 	}
-	r.pending[name], r.zones[name], r.changed = node, zone, true
+	r.pending[name], r.changed = node, true
 }
 
-// askNodeHealth finds the Nodes whose node health is unreliable.
+// askNodeHealth learns whether node health is reliable.
 func (r *run) askNodeHealth() {
 	if r.NodeHealth == nil {
 		return
 	}
-	unreliable, ofZone := map[string]nodehealth.Delay{}, map[string]nodehealth.Delay{}
-	for name, zone := range r.zones {
-		hold, asked := ofZone[zone]
-		if !asked {
-			hold = r.NodeHealth.TaintHold(zone)
-			ofZone[zone] = hold
-		}
-		if hold.Active() {
-			unreliable[name] = hold
-		}
-	}
-	r.changed = r.changed || !maps.Equal(unreliable, r.unreliable)
-	r.unreliable = unreliable
+	hold := r.NodeHealth.TaintHold()
+	r.changed = r.changed || hold != r.unreliable
+	r.unreliable = hold
 }
 
 // noteHeld logs when the set of Nodes with held Pods changes.
@@ -182,9 +169,9 @@ func (r *run) noteHeld(plan *eviction.Plan) {
 	}
 	node := plan.HeldOn[0]
 	r.Logger.Warn("due evictions are held while node health is unreliable", "pods", plan.Held, "nodes", len(plan.HeldOn),
-		"node", node, "reason", r.unreliable[node].Reason)
+		"node", node, "reason", r.unreliable.Reason)
 	r.Decisions.Record(decisions.Decision{Action: decisions.EvictionsHeld, Message: fmt.Sprintf(
-		"%d due evictions on %d nodes wait while node health is unreliable, first on %q: %s", plan.Held, len(plan.HeldOn), node, r.unreliable[node].Reason)})
+		"%d due evictions on %d nodes wait while node health is unreliable, first on %q: %s", plan.Held, len(plan.HeldOn), node, r.unreliable.Reason)})
 }
 
 func (r *run) reportFailure() {

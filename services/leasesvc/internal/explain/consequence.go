@@ -50,8 +50,8 @@ func zoneLink(f Facts) Link {
 	}[f.Zone.State]
 	switch {
 	case f.TaintHold.Active():
-		return l.say(ResultWarning, fmt.Sprintf("%s has %s; no node is marked Unknown or gets a taint that evicts: %s.", zone, count, f.TaintHold.Message),
-			"It ends by itself once a self-check has passed.")
+		return l.say(ResultWarning, fmt.Sprintf("%s has %s; no node gets a taint that evicts: %s.", zone, count, f.TaintHold.Message),
+			"It ends by itself when node health has read the cluster and a zone has a ready node.")
 	case f.Zone.State == nodehealth.Normal:
 		return l.say(ResultOK, fmt.Sprintf("%s is normal, with %s.", zone, count))
 	case f.DryRun:

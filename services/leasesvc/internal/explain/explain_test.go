@@ -126,8 +126,9 @@ func situations() map[string]func() explain.Facts {
 		},
 		"silent, held": func() explain.Facts {
 			f := renews()
-			f.Health, f.Heard, f.Deadline, f.Delay = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceDelay()
-			f.TaintHold, f.LeaseObject.RenewTime = f.Delay, f.Heard
+			f.Health, f.Heard, f.Deadline = explain.Silent, before(55*time.Second), before(5*time.Second)
+			f.Delay = nodehealth.ClusterState{}.CheckFailed(1, nodehealth.CheckFailure{Detail: "connection refused"}).Suspension()
+			f.TaintHold, f.LeaseObject.RenewTime = nodehealth.NoZoneReadyDelay(), f.Heard
 			return f
 		},
 		"silent, about to be marked": func() explain.Facts {
@@ -249,9 +250,9 @@ func situations() map[string]func() explain.Facts {
 		"tainted, eviction held": func() explain.Facts {
 			f := withNoExecute()
 			f.Evicts, f.Pending = true, []explain.Pending{{
-				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Hold: nodehealth.MassSilenceDelay(),
+				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Hold: nodehealth.NoZoneReadyDelay(),
 			}}
-			f.TaintHold = nodehealth.MassSilenceDelay()
+			f.TaintHold = nodehealth.NoZoneReadyDelay()
 			return f
 		},
 		"pods being marked": func() explain.Facts {

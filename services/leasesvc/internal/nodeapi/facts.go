@@ -110,7 +110,7 @@ func (s *Server) facts(v *nodeView) explain.Facts {
 		NodeStatus: s.status(v), Now: v.snapshot.At.Wall, Epoch: v.node.Epoch,
 		Sessions: s.Sessions() != nil, Lease: leaseFacts(v.lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(v.node.Object),
-		Pods: s.Store.Pods(name), LeaseObject: s.Store.Lease(name), TaintHold: s.Publisher.TaintHold(v.node.Zone),
+		Pods: s.Store.Pods(name), LeaseObject: s.Store.Lease(name), TaintHold: s.Publisher.TaintHold(),
 	}
 	zone, _ := v.snapshot.Zone(v.node.Zone)
 	f.Zone = zone.Zone

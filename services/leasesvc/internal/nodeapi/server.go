@@ -53,7 +53,7 @@ type HeldShards interface {
 // Publisher publishes the snapshots of node health. *nodehealthcontroller.Publisher implements it.
 type Publisher interface {
 	Feed() *nodehealthcontroller.Feed
-	TaintHold(zone string) nodehealth.Delay
+	TaintHold() nodehealth.Delay
 }
 
 // Sessions reads sessions. *sessioncontroller.Controller implements it.

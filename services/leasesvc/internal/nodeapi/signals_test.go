@@ -117,14 +117,14 @@ func TestNodeHealthOf_SaysTheAgent(t *testing.T) {
 
 func TestConditionsOf_HasOnlyThoseThatAreTrue(t *testing.T) {
 	snapshot := &nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: second(1000), Wall: now()}}
-	hold := nodehealth.Delay{Reason: "SELF_CHECK_PENDING", Message: "the process did not run", Since: second(990)}
+	hold := nodehealth.Delay{Reason: "APISERVER_DENIED", Message: "kube-apiserver refuses", Since: second(990)}
 	got := conditionsOf(snapshot, namedHold{"EvictionSuspended", nodehealth.Delay{}}, namedHold{"MarkingSuspended", hold})
 	if len(got) != 1 {
 		t.Fatalf("conditions %v, want one", got)
 	}
 	c := got[0]
 	text := fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason, " ", c.Message, " ", c.TransitionTime.AsTime().Sub(now()))
-	if want := "MarkingSuspended STATUS_TRUE SELF_CHECK_PENDING The process did not run. -10s"; text != want {
+	if want := "MarkingSuspended STATUS_TRUE APISERVER_DENIED Kube-apiserver refuses. -10s"; text != want {
 		t.Errorf("got %s, want %s", text, want)
 	}
 }

@@ -76,8 +76,8 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 	if !cutOff {
 		sign = r.lastSign(s, s.Ownership.HeldSince)
 	}
-	delays, deadline := r.delays(c, s, sign)
-	a.Heard, a.By, a.Delay, a.Deadline = sign.heard, sign.by, delays.deciding(), deadline
+	delays := r.delays(c, s, sign)
+	a.Heard, a.By, a.Delay, a.Deadline = sign.heard, sign.by, delays.deciding(), delays.deadline()
 	switch {
 	case now > a.Deadline:
 		a.Health = Silent

@@ -17,9 +17,7 @@ const (
 	unansweredAfter = 3 * time.Second
 )
 
-// ClusterState is what one pass hands to the next one. The zero ClusterState has passed no
-// self-check, so no Node is marked Unknown before the first one. Its methods return a new
-// ClusterState.
+// ClusterState is what one pass hands to the next one. Its methods return a new ClusterState.
 type ClusterState struct {
 	// recovered is when the last outage ended. recurring says that the one before it had ended a
 	// short time before.
@@ -34,21 +32,15 @@ type ClusterState struct {
 	zonesUp monotonic.Instant
 	// limiters are by zone. A zone without Nodes keeps its limiter.
 	limiters map[string]limiter
-	// checked is when the last passed self-check began, wrote the last one that wrote a Lease.
-	// hasChecked says that there was one.
-	checked, wrote monotonic.Instant
-	hasChecked     bool
-	// awake is when the process ran again after its last pause.
-	awake  monotonic.Instant
-	outage period
+	// checked is when the last passed self-check began; 0 for none.
+	checked monotonic.Instant
+	outage  period
 	// unusable is the Delay while outage is on, and while a self-check has no answer for longer
 	// than a prompt one takes.
 	unusable Delay
 	// slow is the slowest self-check of the last grace period.
 	slow slowCheck
-	// mass are the zones and shards of which many nodes fell silent together, as of this pass, and
 	// served is when a kubelet last reached kube-apiserver, as far as its signs show.
-	mass   SilentGroups
 	served monotonic.Instant
 	// servedSince is when kubelets were served again after a time in which none was.
 	servedSince monotonic.Instant
@@ -73,15 +65,9 @@ func (p period) begun(now monotonic.Instant) period {
 	return period{on: true, since: now}
 }
 
-// Suspended returns what delays the marks of all Nodes and ends with an event; false if nothing
+// Suspension returns what delays the marks of all Nodes and ends with an event; zero if nothing
 // does.
-func (c ClusterState) Suspended() (Delay, bool) {
-	if c.unusable.Active() {
-		return c.unusable, true
-	}
-	d := c.selfCheckDelay()
-	return d, d.Active()
-}
+func (c ClusterState) Suspension() Delay { return c.unusable }
 
 // apiServerDelay returns the Delay of a Node after kube-apiserver was unusable or slow. After an
 // outage every node has a new grace period: kubelets could not renew Leases either. After an outage
@@ -111,17 +97,6 @@ func (c ClusterState) apiServerDelay(grace, least time.Duration, signUntil monot
 	return d
 }
 
-// selfCheckDelay returns the Delay until a self-check shows that the process sees the cluster.
-func (c ClusterState) selfCheckDelay() Delay {
-	switch {
-	case !c.hasChecked:
-		return Delay{Reason: SelfCheckPending, Message: "no self-check has passed since the start", Until: Open}
-	case c.checked < c.awake:
-		return Delay{Reason: SelfCheckPending, Message: "the process did not run for a while, and no self-check has passed since", Since: c.awake, Until: Open}
-	}
-	return Delay{}
-}
-
 // zonesDelay returns the Delay after all zones were down: one cause for all is more likely than
 // many.
 func (c ClusterState) zonesDelay(grace time.Duration) Delay {
@@ -134,24 +109,9 @@ func (c ClusterState) zonesDelay(grace time.Duration) Delay {
 	}
 }
 
-// massDelay returns the Delay of a Node that is part of a mass silence, and whose deadline has
-// passed since the last self-check.
-func (c ClusterState) massDelay(s *NodeState, deadline monotonic.Instant) Delay {
-	if deadline < c.checked || !c.mass.Zone(s.traits.zone) && !c.mass.shard(s.Ownership.Shard) {
-		return Delay{}
-	}
-	return MassSilenceDelay()
-}
-
-// Delayed notes that the process did not run for a while, up to now.
-func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
-	c.awake = now
-	return c
-}
-
-// CheckPassed notes that kube-apiserver answered a self-check that began at started. wrote says
-// that it wrote a Lease. After a slow answer the grace periods are as much longer as it was slow.
-func (c ClusterState) CheckPassed(started, now monotonic.Instant, wrote bool) ClusterState {
+// CheckPassed notes that kube-apiserver answered a self-check that began at started. After a slow
+// answer the grace periods are as much longer as it was slow.
+func (c ClusterState) CheckPassed(started, now monotonic.Instant) ClusterState {
 	if c.outage.on && c.interrupted == 0 {
 		c.interrupted = now
 	}
@@ -162,27 +122,21 @@ func (c ClusterState) CheckPassed(started, now monotonic.Instant, wrote bool) Cl
 	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
 		c.slow = slowCheck{took: took, at: now}
 	}
-	c.checked, c.hasChecked = max(c.checked, started), true
-	if wrote {
-		c.wrote = max(c.wrote, started)
-	}
+	c.checked = max(c.checked, started)
 	return c
 }
 
 // CheckFailure is why a self-check failed. Detail is a stable text.
 type CheckFailure struct {
-	// Denied says that kube-apiserver answered and refused, Write that it took no write of a Lease.
-	Denied, Write bool
-	Detail        string
+	// Denied says that kube-apiserver answered and refused.
+	Denied bool
+	Detail string
 }
 
 // CheckFailed notes that kube-apiserver gave no answer to a self-check, or refused it. The outage
-// counts from the last self-check that passed: if it took no write, from the last one that wrote.
+// counts from the last self-check that passed.
 func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) ClusterState {
-	switch {
-	case failure.Write && c.wrote > 0:
-		now = min(now, c.wrote)
-	case c.hasChecked:
+	if c.checked > 0 {
 		now = min(now, c.checked)
 	}
 	reason, text := APIServerUnreachable, "kube-apiserver does not answer or takes no Leases, so kubelets cannot renew theirs either: "

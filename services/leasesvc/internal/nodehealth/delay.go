@@ -35,12 +35,6 @@ const (
 	APIServerUnreachable = "APISERVER_UNREACHABLE"
 	// APIServerDenied is the same while kube-apiserver refuses this replica.
 	APIServerDenied = "APISERVER_DENIED"
-	// SelfCheckPending lasts until a self-check has passed that began after the process did, or
-	// after it woke from a pause.
-	SelfCheckPending = "SELF_CHECK_PENDING"
-	// MassSilence lasts until a self-check passes after many nodes of one zone or shard fell silent
-	// together.
-	MassSilence = "MASS_SILENCE"
 	// NoZoneReady lasts for one grace period after all zones were down, as upstream's does.
 	NoZoneReady = "NO_ZONE_READY"
 )
@@ -50,11 +44,6 @@ const cacheNotSynced = "CACHE_NOT_SYNCED"
 
 // Active reports whether d delays anything.
 func (d Delay) Active() bool { return d.Reason != "" }
-
-// MassSilenceDelay returns the Delay of the nodes of a zone or shard with a mass silence.
-func MassSilenceDelay() Delay {
-	return Delay{Reason: MassSilence, Message: "many nodes of one zone or shard fell silent within 5s, so a self-check comes first", Until: Open}
-}
 
 // NotSyncedDelay returns the Delay of evictions before the first pass of node health.
 func NotSyncedDelay() Delay {
@@ -68,29 +57,30 @@ func NoZoneReadyDelay() Delay {
 
 // delays is the table of what delays the mark of one Node. A Node is marked when all are over. A
 // zero Delay does not apply. Two are of a kube-apiserver: while it is unusable, and afterwards.
-type delays [7]Delay
+type delays [5]Delay
 
-// delays returns the table of a Node with its last sign of life, and the last of the ends that are
-// known.
-func (r Rules) delays(c ClusterState, s *NodeState, g sign) (d delays, deadline monotonic.Instant) {
-	d = delays{
+// delays returns the table of a Node with its last sign of life.
+func (r Rules) delays(c ClusterState, s *NodeState, g sign) delays {
+	return delays{
 		{Reason: GracePeriod, Since: g.heard, Until: g.until},
 		{
 			Reason: TermYoung, Message: "this replica leads the shard of the Node for a short time, within which a living agent finds it",
 			Since: s.Ownership.HeldSince, Until: s.Ownership.HeldSince.Add(min(r.LeastSilence, r.graceOf(s))),
 		},
 		c.unusable,
-		c.apiServerDelay(r.graceOf(s), r.LeastSilence, g.until),
-		c.selfCheckDelay(),
+		c.apiServerDelay(r.graceOf(s), r.SessionGrace, g.until),
 		c.zonesDelay(r.graceOf(s)),
 	}
+}
+
+// deadline returns the last of the ends that are known.
+func (d *delays) deadline() (last monotonic.Instant) {
 	for i := range d {
 		if d[i].Until != Open {
-			deadline = max(deadline, d[i].Until)
+			last = max(last, d[i].Until)
 		}
 	}
-	d[6] = c.massDelay(s, deadline)
-	return d, deadline
+	return last
 }
 
 // deciding returns the Delay that ends last.

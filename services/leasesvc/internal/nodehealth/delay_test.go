@@ -48,28 +48,15 @@ func TestAssess_EachRowOfTheTableDelaysAMark(t *testing.T) {
 		},
 		"kube-apiserver was away": {
 			delay: func(w *fixture) {
-				w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}).CheckPassed(w.now.Add(10*time.Second), w.now.Add(10*time.Second), true)
+				w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}).CheckPassed(w.now.Add(10*time.Second), w.now.Add(10*time.Second))
 			},
 			reason: nodehealth.APIServerUnreachable, since: at(10), until: at(60),
 		},
 		"kube-apiserver is slow": {
 			delay: func(w *fixture) {
-				w.noAnswer, w.cluster = true, w.cluster.CheckPassed(w.now.Add(-4*time.Second), w.now, true)
+				w.noAnswer, w.cluster = true, w.cluster.CheckPassed(w.now.Add(-4*time.Second), w.now)
 			},
 			reason: nodehealth.APIServerUnreachable, since: at(0), until: at(4),
-		},
-		"the process woke": {
-			delay:  func(w *fixture) { w.noAnswer, w.cluster = true, w.cluster.Delayed(w.now) },
-			reason: nodehealth.SelfCheckPending, since: at(0), until: nodehealth.Open,
-		},
-		"many fell silent": {
-			delay: func(w *fixture) {
-				w.noAnswer = true
-				for _, name := range w.names[1:5] {
-					w.sessions[name] = session.Expired
-				}
-			},
-			reason: nodehealth.MassSilence, until: nodehealth.Open,
 		},
 		"no zone was ready": {
 			delay: func(w *fixture) {

@@ -15,7 +15,7 @@ import (
 // peer returns another replica that sees the same objects, and holds the shards that w does not.
 func (w *fixture) peer() *fixture {
 	c := *w
-	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, true)
+	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now)
 	c.states = map[string]nodehealth.NodeState{}
 	c.ownership = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]session.State{}
@@ -78,7 +78,7 @@ func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
 }
 
 // A node whose session is at another replica may show no sign of life here for minutes. It is not
-// silent here, and counts for no mass silence.
+// silent here.
 func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
 	w := newFixture(t, 40)
 	for _, name := range w.names[:30] {
@@ -88,8 +88,8 @@ func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
 		t.Errorf("steps %v", steps)
 	}
 	plan := w.plan()
-	if !plan.MassSilence.Equal(nodehealth.SilentGroups{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
-		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.MassSilence, plan.Counts)
+	if plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
+		t.Errorf("counts %v, want ten alive", plan.Counts)
 	}
 }
 
@@ -115,35 +115,6 @@ func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
 	b.expectReady("n1", corev1.ConditionTrue)
 	b.run(time.Second)
 	b.expectReady("n1", corev1.ConditionUnknown)
-}
-
-// Nodes of one shard that fall silent together may have their replica in common, whatever their
-// zone.
-func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
-	w := newFixture(t, 0)
-	for i := range 120 {
-		name := fmt.Sprintf("n%03d", i)
-		w.add(name, corev1.ConditionTrue)
-		w.label(name, corev1.LabelTopologyZone, fmt.Sprint(i/10%4))
-		w.ownership[name] = nodehealth.Ownership{Held: true, Shard: i % 10}
-	}
-	w.run(20*time.Second, w.names...)
-	w.noAnswer = true
-	var alive []string
-	for i, name := range w.names {
-		if i%10 != 3 || i > 70 {
-			alive = append(alive, name) // seven of shard 3 are not, in four zones
-		}
-	}
-	w.run(50*time.Second, alive...)
-	w.now = w.now.Add(100 * time.Millisecond)
-	plan := w.plan()
-	if !plan.MassSilence.Equal(nodehealth.SilentGroups{Shards: []int{3}}) || plan.Held != 7 {
-		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.MassSilence, plan.Held)
-	}
-	w.noAnswer = false
-	w.pass()
-	w.expectReady("n003", corev1.ConditionUnknown)
 }
 
 // A replica that gains the zones continues at the rate of the previous one, as far as taints show

@@ -22,14 +22,17 @@
 // A Node without a session has 50 s from the latest of its last sign, of when it was first seen,
 // and of when this replica gained its shard. Until it has a Ready condition it has 60 s instead.
 //
-// Then it is marked, unless the table of delays (delay.go) says otherwise. The table has six rows:
+// Then it is marked, unless the table of delays (delay.go) says otherwise. The table has four rows:
 // the grace period itself; the first 20 s of a term; a kube-apiserver that does not answer,
-// refuses or takes no Leases, from the first check that fails until one grace period after the
-// first answer; a process without a self-check since it began or woke; many nodes of a zone or
-// shard that fell silent within 5 s, until a self-check passes, which takes less than a second
-// while kube-apiserver works; and the end of a time in which no zone was ready. There is no other
-// delay. Before the write the Lease is read past the cache; a renewal that it shows is a sign of
-// life.
+// refuses or takes no Leases, from the first self-check that fails until one grace period after the
+// first answer; and the end of a time in which no zone was ready. There is no other delay. A
+// self-check reads and writes Leases every two seconds. Before the mark is written the Lease is
+// read past the cache; a renewal that it shows is a sign of life. How many nodes fall silent
+// together changes nothing.
+//
+// TestEnumerate searches for a history that breaks this, and finds one when the 6 s, the live read,
+// the grace period, the young term or the delay of kube-apiserver is taken out. The last row is
+// that of upstream.
 //
 // A kubelet may live and reach no kube-apiserver. A Node with a living session is marked too if its
 // kubelet has reached none for 50 s in which another kubelet was served; see Assessment.CutOff.

@@ -148,10 +148,8 @@ type heldSession struct {
 type replica struct {
 	process process
 	since   uint8 // seconds for which it has not run
-	woke    bool
 	stale   bool  // its watches deliver nothing
 	check   uint8 // age of the self-check that runs, plus one; 0 for none
-	writeIn uint8 // seconds to the next self-check that writes
 	cluster ClusterState
 	nodes   [2]NodeState
 	leases  [2]lease
@@ -162,8 +160,6 @@ type replica struct {
 
 	// condense and expand have the meaning.
 	slowest uint8
-	// writes says that the self-check that runs writes a Lease.
-	writes  bool
 	objects [2]uint8
 	known   [2]bool
 }
@@ -190,24 +186,24 @@ type world struct {
 
 // model has the rules of worlds.
 type model struct {
-	modes      [2]mode
-	wait       uint8 // seconds for which a renewal waits for its acknowledgement
-	writeEvery uint8 // seconds between two self-checks that write
-	readsLive  bool  // the Lease is read before a mark
-	rules      Rules
-	class      session.Class
-	rule       checkpoint.Rule
-	agents     [2]unique.Handle[session.Agent]
-	objects    [2][8]*corev1.Node // two for each number of posts: Ready and marked
-	traits     [2][8]traits
-	events     []event
-	states     []NodeState
-	log        func(string) // nil while no history is told
+	modes     [2]mode
+	wait      uint8                           // seconds for which a renewal waits for its acknowledgement
+	readsLive bool                            // the Lease is read before a mark
+	between   func(ClusterState) ClusterState // what a mutation does to the state after each pass; nil for nothing
+	rules     Rules
+	class     session.Class
+	rule      checkpoint.Rule
+	agents    [2]unique.Handle[session.Agent]
+	objects   [2][8]*corev1.Node // two for each number of posts: Ready and marked
+	traits    [2][8]traits
+	events    []event
+	states    []NodeState
+	log       func(string) // nil while no history is told
 }
 
 func newModel(modes ...mode) *model {
 	node := class.DefaultNode()
-	m := &model{modes: [2]mode(modes), wait: 6, writeEvery: 2, readsLive: true, rules: DefaultRules(), class: node.Session()}
+	m := &model{modes: [2]mode(modes), wait: 6, readsLive: true, rules: DefaultRules(), class: node.Session()}
 	m.rule = checkpoint.Rule{Suspect: m.class.Suspect, TTL: m.class.TTL, MinGrace: m.class.Interval + 5*time.Second}
 	for n := range m.objects {
 		m.agents[n] = unique.Make(session.Agent{Mode: m.modes[n].String()})
@@ -251,7 +247,7 @@ func (m *model) root(beatAfter, faults uint8) world {
 	}
 	for r := range w.replicas {
 		p := &w.replicas[r]
-		p.writeIn, p.cluster = m.writeEvery, ClusterState{}.CheckPassed(present, present, true)
+		p.cluster = ClusterState{}.CheckPassed(present, present)
 		for n := range p.nodes {
 			p.nodes[n].Ownership = Ownership{Held: r == 0, HeldSince: present}
 			p.leases[n] = lease{rank: 1, kubelets: 1}
@@ -287,7 +283,7 @@ func (m *model) tick(w *world) {
 		p := &w.replicas[r]
 		if p.process == down && p.since >= restart && w.api != away { // else its cache cannot be filled
 			m.tell("replica %s starts", replicaName(r))
-			*p = replica{writeIn: m.writeEvery}
+			*p = replica{}
 		}
 		if p.process == runs {
 			m.pass(w, r)
@@ -557,9 +553,6 @@ func (m *model) learn(w *world, r, n int, object *corev1.Node) {
 // pass is a pass of a replica, with what its workers do.
 func (m *model) pass(w *world, r int) {
 	p, leads := &w.replicas[r], int(w.leader) == r
-	if p.woke {
-		p.woke, p.cluster = false, p.cluster.Delayed(nextPass)
-	}
 	for n := range p.nodes {
 		s := &p.nodes[n]
 		if s.Ownership.Held != leads {
@@ -580,9 +573,11 @@ func (m *model) pass(w *world, r int) {
 	for n := range p.nodes {
 		m.mark(w, r, n, &plan)
 	}
-	p.writeIn -= min(p.writeIn, 1)
+	if m.between != nil {
+		p.cluster = m.between(p.cluster)
+	}
 	if plan.SelfCheck != nil && p.check == 0 {
-		m.startCheck(w, r, plan.SelfCheck)
+		m.startCheck(w, r)
 	}
 }
 
@@ -594,35 +589,30 @@ func (m *model) awaitCheck(w *world, p *replica) {
 	begun := present.Add(-time.Duration(p.check-1) * time.Second)
 	switch {
 	case w.api == away:
-		p.check, p.cluster = 0, p.cluster.CheckFailed(nextPass, CheckFailure{Write: p.writes})
+		p.check, p.cluster = 0, p.cluster.CheckFailed(nextPass, CheckFailure{})
 	case w.api == slow && p.check < slowness:
 		p.check, p.cluster = p.check+1, p.cluster.CheckRuns(begun, nextPass)
 	default:
-		p.check, p.cluster = 0, p.cluster.CheckPassed(begun, nextPass, p.writes)
+		p.check, p.cluster = 0, p.cluster.CheckPassed(begun, nextPass)
 	}
 }
 
-// startCheck starts a self-check. That of a leader writes if it is urgent or if it is time to. A
-// prompt answer shows the Leases of silent nodes.
-func (m *model) startCheck(w *world, r int, check *SelfCheck) {
+// startCheck starts a self-check. That of a leader writes. A prompt answer shows the Leases of
+// silent nodes.
+func (m *model) startCheck(w *world, r int) {
 	p := &w.replicas[r]
-	writes := int(w.leader) == r && (check.Urgent || p.writeIn == 0)
 	switch {
-	case w.api == away, w.api == refuses && writes:
-		p.cluster = p.cluster.CheckFailed(nextPass, CheckFailure{Write: writes})
-		return
+	case w.api == away, w.api == refuses && int(w.leader) == r:
+		p.cluster = p.cluster.CheckFailed(nextPass, CheckFailure{})
 	case w.api == slow:
-		p.check, p.writes = 1, writes
+		p.check = 1
 	default:
-		p.cluster = p.cluster.CheckPassed(nextPass, nextPass, writes)
+		p.cluster = p.cluster.CheckPassed(nextPass, nextPass)
 		for n := range p.nodes {
 			if s := &p.nodes[n]; s.Ownership.Held && m.readsLive && m.rules.Assess(nextPass, p.cluster, s).Health == Silent {
 				m.learn(w, r, n, s.Node)
 			}
 		}
-	}
-	if writes {
-		p.writeIn = m.writeEvery
 	}
 }
 
@@ -646,7 +636,7 @@ func (m *model) mark(w *world, r, n int, plan *Plan) {
 	stop := false
 	switch s := m.stateOf(&w.sessions[n]); {
 	case w.api == away || w.api == refuses:
-		p.cluster, stop = p.cluster.CheckFailed(nextPass, CheckFailure{Write: true}), true
+		p.cluster, stop = p.cluster.CheckFailed(nextPass, CheckFailure{}), true
 	case unread && m.readLive(w, r, n):
 		stop = true
 	case w.api == slow && p.marking[n] > 0:

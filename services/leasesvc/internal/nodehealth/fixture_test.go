@@ -65,7 +65,7 @@ func newFixture(t fataler, count int) *fixture {
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 	}
-	w.cluster = w.cluster.CheckPassed(0, 0, true)
+	w.cluster = w.cluster.CheckPassed(0, 0)
 	w.observe()
 	return w
 }
@@ -174,7 +174,7 @@ func (w *fixture) plan() nodehealth.Plan {
 	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
 		w.compare(plan.SelfCheck.Samples)
-		w.cluster = w.cluster.CheckPassed(w.now, w.now, true)
+		w.cluster = w.cluster.CheckPassed(w.now, w.now)
 	}
 	return plan
 }

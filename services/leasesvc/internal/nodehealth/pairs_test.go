@@ -176,7 +176,7 @@ func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
-					cluster = cluster.CheckPassed(w.now, w.now, true)
+					cluster = cluster.CheckPassed(w.now, w.now)
 				}
 				w.cluster = cluster
 				return p

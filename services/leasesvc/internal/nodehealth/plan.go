@@ -88,8 +88,6 @@ type Plan struct {
 	SelfCheck *SelfCheck
 	// Held is how many silent nodes are not marked Unknown, because something delays that.
 	Held int
-	// MassSilence names the zones and shards of which many nodes fell silent together.
-	MassSilence SilentGroups
 	// Zones are ordered by name. Replicas that see the same Nodes have the same Zones.
 	Zones []Zone
 	// Counts are the Nodes of the held shards by Health.
@@ -109,7 +107,7 @@ type Plan struct {
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
 	p := pass{
 		Rules: r, now: now, authority: authority, cluster: cluster.withoutOld(now.Instant, r.GracePeriod),
-		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
+		zones: map[string]*Zone{},
 	}
 	for i := range nodes {
 		p.cluster.served = max(p.cluster.served, nodes[i].signs.served(now.Instant))
@@ -121,11 +119,9 @@ func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authori
 		p.count(&nodes[i])
 	}
 	p.closeZones()
-	p.plan.MassSilence = silentGroups(p.zones, p.shards)
-	p.cluster.mass = p.plan.MassSilence
 	p.collect()
 	p.choose()
-	p.plan.SelfCheck = p.cluster.selfCheck(now.Instant, p.plan.Held > 0, p.silent, nodes)
+	p.plan.SelfCheck = p.cluster.selfCheck(now.Instant, p.silent, nodes)
 	return p.plan, p.cluster
 }
 
@@ -137,8 +133,7 @@ type pass struct {
 	cluster   ClusterState
 	plan      Plan
 
-	zones  map[string]*zoneCount
-	shards map[int]*cohort
+	zones map[string]*Zone
 	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change.
 	// Only a pass that may have steps has drifted Nodes.
 	silent     []candidate
@@ -146,11 +141,11 @@ type pass struct {
 	candidates []candidate
 }
 
-// count adds a Node to its zone and shard, and remembers it if it may need a step.
+// count adds a Node to its zone, and remembers it if it may need a step.
 func (p *pass) count(s *NodeState) {
 	z := p.zones[s.traits.zone]
 	if z == nil {
-		z = &zoneCount{Zone: Zone{Name: s.traits.zone}}
+		z = &Zone{Name: s.traits.zone}
 		p.zones[s.traits.zone] = z
 	}
 	z.count(s)
@@ -158,7 +153,7 @@ func (p *pass) count(s *NodeState) {
 		// The next leader of the zones continues at the rate of this one.
 		p.cluster = p.cluster.withTaint(s.taintedAt, s.traits.zone)
 	}
-	silent := s.Ownership.Held && p.assess(s, z)
+	silent := s.Ownership.Held && p.assess(s)
 	if !silent && p.authority.MaxSteps > 0 && (s.Ownership.Held && s.traits.drifted || p.authority.HoldsZones && (s.traits.tainted || s.traits.noExecute != inSync)) {
 		p.drifted = append(p.drifted, s)
 	}
@@ -166,17 +161,9 @@ func (p *pass) count(s *NodeState) {
 
 // assess takes the health of a Node of a held shard into account, and returns whether the Node is
 // silent.
-func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
+func (p *pass) assess(s *NodeState) (silent bool) {
 	a := p.Assess(p.now.Instant, p.cluster, s)
 	p.plan.Counts[a.Health]++
-	shard := p.shards[s.Ownership.Shard]
-	if shard == nil {
-		shard = &cohort{}
-		p.shards[s.Ownership.Shard] = shard
-	}
-	fell := p.cluster.fellSilent(p.now.Instant, s, a)
-	z.add(fell)
-	shard.add(fell)
 	switch a.Health {
 	case Silent:
 		p.silent = append(p.silent, candidate{kind: MarkUnknown, node: s, silence: a})
@@ -192,8 +179,8 @@ func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 // closeZones sets the states and rates of the zones. The rates are 0 while all zones are down.
 func (p *pass) closeZones() {
 	for _, z := range p.zones {
-		z.State = p.stateOf(z.Zone)
-		p.plan.Zones = append(p.plan.Zones, z.Zone)
+		z.State = p.stateOf(*z)
+		p.plan.Zones = append(p.plan.Zones, *z)
 	}
 	slices.SortFunc(p.plan.Zones, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
 	down := AllZonesDown(p.plan.Zones)
@@ -211,7 +198,7 @@ func (p *pass) closeZones() {
 func (p *pass) collect() {
 	p.candidates = make([]candidate, 0, len(p.silent)+len(p.drifted))
 	for _, c := range p.silent {
-		// closeZones may have begun a grace period, and the mass silence is known only now.
+		// closeZones may have begun a grace period.
 		switch a := p.Assess(p.now.Instant, p.cluster, c.node); {
 		case a.Health != Silent:
 		case a.Delay.Active():

@@ -49,7 +49,7 @@ func newHistory(t *rapid.T) *history {
 func (h *history) happen() {
 	name := rapid.SampledFrom(h.names).Draw(h.rapid, "node")
 	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse})
-	switch rapid.IntRange(0, 8).Draw(h.rapid, "what") {
+	switch rapid.IntRange(0, 7).Draw(h.rapid, "what") {
 	case 0:
 		if h.ready(name) != "" {
 			h.report(name, status.Draw(h.rapid, "ready"))
@@ -78,17 +78,15 @@ func (h *history) happen() {
 			h.cluster = h.cluster.CheckFailed(h.now, nodehealth.CheckFailure{})
 		}
 	case 6:
-		h.cluster = h.cluster.Delayed(h.now)
-	case 7:
 		h.observes[name] = !h.observes[name]
-	case 8:
+	case 7:
 		h.agents[name] = !h.agents[name]
 	}
 	h.observe()
 }
 
 func (h *history) check(plan nodehealth.Plan) {
-	_, suspended := h.cluster.Suspended()
+	suspended := h.cluster.Suspension().Active()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
 		if step.Kind == nodehealth.MarkUnknown && (suspended && h.noAnswer || h.early(name) || h.keeps(name)) {
@@ -152,7 +150,7 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 			}
 			h.expectNoneOf(plan.Steps)
 			if !h.noAnswer && plan.SelfCheck != nil {
-				h.cluster = h.cluster.CheckPassed(h.now, h.now, true)
+				h.cluster = h.cluster.CheckPassed(h.now, h.now)
 			}
 		}
 	})
@@ -222,7 +220,7 @@ func BenchmarkPlan_ManySilent(b *testing.B) {
 		w.renew(name, 0)
 	}
 	states := w.observe()
-	cluster := w.cluster.CheckPassed(w.now, w.now, true)
+	cluster := w.cluster.CheckPassed(w.now, w.now)
 	b.ReportAllocs()
 	for b.Loop() {
 		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})

@@ -76,13 +76,8 @@ func AllZonesDown(zones []Zone) bool {
 	return down
 }
 
-// zoneCount is a zone while it is counted.
-type zoneCount struct {
-	Zone
-	cohort
-}
-
-func (z *zoneCount) count(s *NodeState) {
+// count adds a Node to the zone.
+func (z *Zone) count(s *NodeState) {
 	if !s.traits.excluded {
 		z.Size++
 		if s.traits.ready != corev1.ConditionTrue {

@@ -164,7 +164,7 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileUncertain(t *testing.T) {
 		w.busy[name] = true
 	}
 	suspended := w.plan()
-	if _, is := w.cluster.Suspended(); !is {
+	if !w.cluster.Suspension().Active() {
 		t.Fatal("the memory of an outage is not suspended")
 	}
 	if diff := cmp.Diff(sighted, suspended.Zones); diff != "" {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// Tick is the time between two passes. A Node is marked Unknown at most two of them and a write
-	// late.
+	// Tick is the longest time between two passes. When a session expires, the next one comes
+	// within a quarter of it.
 	Tick = 200 * time.Millisecond
 	// minTimeout bounds a self-check, and a write with the read before it, that kube-apiserver
 	// answers promptly. The time is doubled with each failure, up to maxTimeout, so that a slow
@@ -115,6 +115,8 @@ type Sessions interface {
 	// Changed returns the names of the nodes whose session changed its state, or whose Lease was
 	// written, since the last call.
 	Changed() map[string]struct{}
+	// Expired has a value when a session has expired since the last receive.
+	Expired() <-chan struct{}
 	// Session returns the zero NodeSession for a node without a session.
 	Session(node string) NodeSession
 }
@@ -156,6 +158,6 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{
-		Name: "node health", Interval: Tick, Report: report, Start: r.start, Pass: r.pass, End: r.end,
+		Name: "node health", Interval: Tick, Wake: cluster.Sessions.Expired(), Report: report, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }

@@ -138,7 +138,7 @@ func TestRun_SilentNodeIsMarkedTaintedAndItsPodsMarkedWithinASecond(t *testing.T
 	})
 }
 
-func TestRun_MassSilenceWaitsOnlyForASelfCheck(t *testing.T) {
+func TestRun_ManyNodesThatDieTogetherAreMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)

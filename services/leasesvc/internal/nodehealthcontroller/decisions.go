@@ -2,7 +2,6 @@ package nodehealthcontroller
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,19 +77,4 @@ func (r *run) recordPod(res *result, failedBefore bool) {
 		decision.Action, decision.Message = decisions.WriteRefused, fmt.Sprintf("mark as not ready: %v; it is tried again", res.err)
 	}
 	r.Decisions.Record(decision)
-}
-
-// massSilenceText names zones and shards.
-func massSilenceText(mass nodehealth.SilentGroups, held int) string {
-	var of []string
-	for _, zone := range mass.Zones {
-		of = append(of, fmt.Sprintf("zone %q", zone))
-	}
-	for _, shard := range mass.Shards {
-		of = append(of, fmt.Sprintf("shard %d", shard))
-	}
-	if len(of) == 0 {
-		return "no zone or shard waits for a self-check any more"
-	}
-	return fmt.Sprintf("%d silent nodes wait for a self-check, because many fell silent together: %s", held, strings.Join(of, ", "))
 }

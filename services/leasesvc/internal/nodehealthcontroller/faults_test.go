@@ -147,8 +147,8 @@ func TestRun_RefusedReadsAreReportedWithVerbAndResource(t *testing.T) {
 	})
 }
 
-// All nodes of a replica die. They are marked as soon as a self-check has passed.
-func TestRun_SessionsThatExpireTogetherAreMarkedAfterASelfCheck(t *testing.T) {
+// All nodes of a replica die. They are marked at once.
+func TestRun_SessionsThatExpireTogetherAreMarkedAsFastAsOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(100)

@@ -95,7 +95,7 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	}
 	m.held.Set(float64(plan.Held))
 	m.markingSuspended.Reset()
-	if suspension, suspended := cluster.Suspended(); suspended {
+	if suspension := cluster.Suspension(); suspension.Active() {
 		m.markingSuspended.WithLabelValues(suspension.Reason).Set(1)
 	}
 }

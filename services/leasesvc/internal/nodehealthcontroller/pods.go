@@ -85,7 +85,7 @@ func (r *run) scanOf(s *nodehealth.NodeState, once bool) *podScan {
 
 // scan gives the Pods that are to be marked to the workers. It returns false if the queue is full.
 func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
-	_, suspended := r.state.Suspended()
+	suspended := r.state.Suspension().Active()
 	next := r.now.Instant.Add(scan.wait)
 	for _, pod := range r.Cache.Pods(s.Node.Name) {
 		b := r.podBackoffs[pod.UID]

@@ -197,16 +197,13 @@ func (p *Publisher) Feed() *Feed { return p.feed.Load() }
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.Feed().Snapshot() }
 
-// TaintHold returns why the NoExecute taints of a zone's Nodes must not evict Pods now. What
-// suspends marks is no reason: the Nodes were marked before, and each is read past the cache before
-// one of its Pods is evicted.
-func (p *Publisher) TaintHold(zone string) nodehealth.Delay {
+// TaintHold returns why NoExecute taints must not evict Pods now. What suspends marks is no reason:
+// the Nodes were marked before, and each is read past the cache before one of its Pods is evicted.
+func (p *Publisher) TaintHold() nodehealth.Delay {
 	snapshot := p.Snapshot()
 	switch {
 	case snapshot == nil:
 		return nodehealth.NotSyncedDelay()
-	case snapshot.MassSilence.Zone(zone):
-		return nodehealth.MassSilenceDelay()
 	case nodehealth.AllZonesDown(snapshot.Zones):
 		return nodehealth.NoZoneReadyDelay()
 	}

@@ -109,6 +109,8 @@ func (s sessions) Changed() map[string]struct{} {
 	return news
 }
 
+func (sessions) Expired() <-chan struct{} { return nil }
+
 func (s sessions) Session(node string) nodehealthcontroller.NodeSession {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

@@ -49,7 +49,6 @@ type run struct {
 	listed       bool
 	checking     bool
 	checkAt      monotonic.Instant // of the next self-check, after a failed one
-	writeCheckAt monotonic.Instant // of the next self-check that writes, though no Node waits for it
 	checkBegun   monotonic.Instant // of the self-check that is running
 	checkTimeout time.Duration     // of the next self-check
 	denied       error             // of the last self-check, if kube-apiserver refused it
@@ -59,10 +58,9 @@ type run struct {
 	behind       string
 	behindSince  monotonic.Instant
 	reportAt     monotonic.Instant
-	failed       error                   // of the last write
-	loggedReason string                  // of the suspension that was last logged
-	loggedMass   nodehealth.SilentGroups // as last logged
-	loggedCutOff bool                    // as last logged
+	failed       error  // of the last write
+	loggedReason string // of the suspension that was last logged
+	loggedCutOff bool   // as last logged
 	// evictionDelays are those of this pass, by the names of Nodes.
 	evictionDelays map[string]nodehealth.Delay
 
@@ -116,7 +114,6 @@ func (r *run) pass() error {
 	now, paused := r.clock.Read()
 	if r.now = (nodehealth.Moment{Instant: now, Wall: r.clock.WallTime(now, now)}); paused > 0 {
 		r.Logger.Warn("node health was paused, which counts as no silence", "for", paused)
-		r.state = r.state.Delayed(now)
 	}
 	r.updateOwnership()
 	r.collectResults()
@@ -138,7 +135,7 @@ func (r *run) pass() error {
 	snapshot := r.Publisher.Snapshot()
 	r.Metrics.observe(&plan, r.state, zones, time.Since(begin))
 	r.Metrics.observeCutOff(snapshot)
-	r.logState(&plan, snapshot.KubeletsCutOff())
+	r.logState(snapshot.KubeletsCutOff())
 	r.reportState()
 	if r.behindFor() >= relistAfter {
 		r.Cache.Relist()
@@ -324,8 +321,7 @@ func (r *run) release(name string) {
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
-	snapshot.Suspension, _ = r.state.Suspended()
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, Suspension: r.state.Suspension()}
 	for id, held := range r.terms {
 		if held != nil {
 			snapshot.Shards.IDs = append(snapshot.Shards.IDs, id)
@@ -354,11 +350,10 @@ func (r *run) result(s *nodehealth.NodeState) Result {
 	return result
 }
 
-// logState logs what suspends all marks, mass silence and kubelets that are cut off, when they
-// change.
-func (r *run) logState(plan *nodehealth.Plan, cutOff NamedNodes) {
-	suspension, suspended := r.state.Suspended()
-	switch {
+// logState logs what suspends all marks, and kubelets that are cut off, when they change.
+func (r *run) logState(cutOff NamedNodes) {
+	suspension := r.state.Suspension()
+	switch suspended := suspension.Active(); {
 	case suspended && r.now.Instant.Sub(suspension.Since) >= logHoldAfter && r.loggedReason != suspension.Reason:
 		r.loggedReason = suspension.Reason
 		r.Logger.Warn("marking is suspended: no node is marked Unknown", "reason", suspension.Reason, "detail", suspension.Message)
@@ -376,16 +371,6 @@ func (r *run) logState(plan *nodehealth.Plan, cutOff NamedNodes) {
 		} else {
 			r.Logger.Info("no kubelet whose agent lives is cut off from kube-apiserver any more")
 		}
-	}
-	if !plan.MassSilence.Equal(r.loggedMass) {
-		r.loggedMass = plan.MassSilence
-		if plan.MassSilence.Empty() {
-			r.Logger.Info("no nodes wait for a self-check any more")
-		} else {
-			r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
-				"shards", plan.MassSilence.Shards, "held", plan.Held)
-		}
-		r.Decisions.Record(decisions.Decision{Action: decisions.NodesHeld, Message: massSilenceText(plan.MassSilence, plan.Held)})
 	}
 }
 

@@ -22,6 +22,7 @@ type SessionWatcher interface {
 // Nodes show in their Leases only.
 type SessionTracker struct {
 	classes []bool
+	expired chan struct{}
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[string]NodeSession
@@ -31,7 +32,7 @@ type SessionTracker struct {
 // NewSessionTracker returns a tracker of the sessions in a set of classes, which is indexed by
 // session.ClassID.
 func NewSessionTracker(classes []bool) *SessionTracker {
-	return &SessionTracker{classes: classes, sessions: map[string]NodeSession{}, changed: map[string]struct{}{}}
+	return &SessionTracker{classes: classes, expired: make(chan struct{}, 1), sessions: map[string]NodeSession{}, changed: map[string]struct{}{}}
 }
 
 // Changed implements Sessions.
@@ -42,6 +43,9 @@ func (t *SessionTracker) Changed() map[string]struct{} {
 	t.changed = map[string]struct{}{}
 	return changed
 }
+
+// Expired implements Sessions.
+func (t *SessionTracker) Expired() <-chan struct{} { return t.expired }
 
 // Session implements Sessions.
 func (t *SessionTracker) Session(node string) NodeSession {
@@ -99,6 +103,12 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 				s.Written = lease.Write.ResourceVersion
 			}
 			t.sessions[name] = s
+			if s.State == session.Expired {
+				select {
+				case t.expired <- struct{}{}:
+				default: // the next pass takes it in too
+				}
+			}
 		case sessioncontroller.Deleted:
 			delete(t.sessions, name)
 		case sessioncontroller.Bookmark:

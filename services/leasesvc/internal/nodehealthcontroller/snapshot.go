@@ -20,9 +20,8 @@ type Snapshot struct {
 	At nodehealth.Moment
 	// Zones are ordered by name. ZoneEpoch is the epoch of the term of ZoneShard; 0 if this replica
 	// does not hold it.
-	Zones       []nodehealth.Zone
-	ZoneEpoch   int64
-	MassSilence nodehealth.SilentGroups
+	Zones     []nodehealth.Zone
+	ZoneEpoch int64
 	// Suspension delays the marks of all Nodes; zero if nothing does.
 	Suspension nodehealth.Delay
 	// Shards are the held ones.
@@ -103,17 +102,6 @@ func (s *Snapshot) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes, name, func(n *Node, name string) int { return cmp.Compare(n.Object.Name, name) })
 }
 
-// ZoneHold returns why a silent Node of a zone may not be marked Unknown now.
-func (s *Snapshot) ZoneHold(zone string) nodehealth.Delay {
-	if s.Suspension.Active() {
-		return s.Suspension
-	}
-	if s.MassSilence.Zone(zone) {
-		return nodehealth.MassSilenceDelay()
-	}
-	return nodehealth.Delay{}
-}
-
 // Zone is what readers see of a zone.
 type Zone struct {
 	nodehealth.Zone
@@ -135,7 +123,7 @@ func ZoneName(zone string) string {
 func (s *Snapshot) AllZones() []Zone {
 	zones := make([]Zone, 0, len(s.Zones))
 	for _, zone := range s.Zones {
-		zones = append(zones, Zone{Zone: zone, Hold: s.ZoneHold(zone.Name), Epoch: s.ZoneEpoch})
+		zones = append(zones, Zone{Zone: zone, Hold: s.Suspension, Epoch: s.ZoneEpoch})
 	}
 	return zones
 }
@@ -146,7 +134,7 @@ func (s *Snapshot) Zone(name string) (Zone, bool) {
 	if !found {
 		return Zone{}, false
 	}
-	return Zone{Zone: s.Zones[i], Hold: s.ZoneHold(name), Epoch: s.ZoneEpoch}, true
+	return Zone{Zone: s.Zones[i], Hold: s.Suspension, Epoch: s.ZoneEpoch}, true
 }
 
 // Node is what readers see of one Node. It is shared and immutable.

@@ -191,7 +191,7 @@ func TestPublish_NamesTheFirstUnknownAndHeldNodes(t *testing.T) {
 	}
 	o.add("held")
 	held := alive()
-	held.Assessment.Health, held.Assessment.Delay = nodehealth.Silent, nodehealth.MassSilenceDelay()
+	held.Assessment.Health, held.Assessment.Delay = nodehealth.Silent, nodehealth.NoZoneReadyDelay()
 	o.results["held"] = held
 	o.publish()
 	want := nodehealthcontroller.NamedNodes{Count: 7, First: []string{"dead-0", "dead-1", "dead-2", "dead-3", "dead-4"}}
@@ -213,7 +213,7 @@ func TestClear_EndsTheFeed(t *testing.T) {
 	if o.Snapshot() != nil || o.Feed() == first {
 		t.Error("what was published is shown after the end")
 	}
-	if hold := o.TaintHold(""); hold != nodehealth.NotSyncedDelay() {
+	if hold := o.TaintHold(); hold != nodehealth.NotSyncedDelay() {
 		t.Errorf("taints are held for %+v, want until node health runs", hold)
 	}
 }

@@ -26,10 +26,6 @@ const (
 	conflictBackoff = Tick
 	// checkRetry is the time from a failed self-check to the next one.
 	checkRetry = time.Second
-	// writeCheckEvery is the longest time between two self-checks that write, as often as
-	// controllers renew the Leases that they lead with. A kubelet whose write fails tries again ten
-	// seconds later, so a short time in which no Lease can be written must be noticed too.
-	writeCheckEvery = 2 * time.Second
 	// dryRunRetry is the time between two refusals of the same write in a dry run.
 	dryRunRetry = 5 * time.Second
 )
@@ -110,17 +106,15 @@ func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
 	return terms
 }
 
-// startCheck starts a self-check unless one is running. It writes if Nodes wait for it, or if none
-// has written for writeCheckEvery: reads alone do not show that kubelets can renew their Leases. A
-// replica without shards marks no Node and writes nothing.
+// startCheck starts a self-check unless one is running. It writes: reads alone do not show that
+// kubelets can renew their Leases. A replica without shards marks no Node and writes nothing.
 func (r *run) startCheck(check *nodehealth.SelfCheck) {
 	if check == nil || r.checking || r.now.Instant < r.checkAt {
 		return
 	}
 	r.checking, r.checkBegun = true, r.now.Instant
 	j := job{check: check, begun: r.now.Instant, timeout: r.checkTimeout}
-	lowest := slices.IndexFunc(r.terms, func(held *sessioncontroller.HeldShard) bool { return held != nil })
-	if lowest >= 0 && (check.Urgent || r.now.Instant >= r.writeCheckAt) {
+	if lowest := slices.IndexFunc(r.terms, func(held *sessioncontroller.HeldShard) bool { return held != nil }); lowest >= 0 {
 		j.terms = []*sessioncontroller.HeldShard{r.terms[lowest]}
 	}
 	r.checkJobs <- j
@@ -280,11 +274,8 @@ func (r *run) checked(res result) {
 		return // the next one needs no term, or has another one
 	}
 	if res.err == nil {
-		if len(res.terms) > 0 {
-			r.writeCheckAt = r.now.Instant.Add(writeCheckEvery)
-		}
 		r.checkTimeout = min(max(minTimeout, 2*res.took), maxTimeout)
-		r.state = r.state.CheckPassed(res.begun, r.now.Instant, len(res.terms) > 0)
+		r.state = r.state.CheckPassed(res.begun, r.now.Instant)
 		r.observeLive(res.newer)
 		return
 	}
@@ -302,8 +293,8 @@ func (r *run) checked(res result) {
 // checkFailure says why a self-check failed, without what differs between two equal failures.
 func checkFailure(err error) nodehealth.CheckFailure {
 	var status apierrors.APIStatus
-	request, write := "get leases.coordination.k8s.io", errors.Is(err, errNoLeaseWrite)
-	if write {
+	request := "get leases.coordination.k8s.io"
+	if errors.Is(err, errNoLeaseWrite) {
 		request = "update leases.coordination.k8s.io"
 	}
 	switch {
@@ -314,15 +305,15 @@ func checkFailure(err error) nodehealth.CheckFailure {
 		if !found {
 			reason = message
 		}
-		return nodehealth.CheckFailure{Denied: true, Write: write, Detail: request + ": " + reason}
+		return nodehealth.CheckFailure{Denied: true, Detail: request + ": " + reason}
 	case errors.As(err, &status):
-		return nodehealth.CheckFailure{Write: write, Detail: "it answers " + string(status.Status().Reason) + " to " + request}
+		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason) + " to " + request}
 	case errors.Is(err, context.DeadlineExceeded):
-		return nodehealth.CheckFailure{Write: write, Detail: "no answer in time"}
+		return nodehealth.CheckFailure{Detail: "no answer in time"}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nodehealth.CheckFailure{Write: write, Detail: "connection refused"}
+		return nodehealth.CheckFailure{Detail: "connection refused"}
 	}
-	return nodehealth.CheckFailure{Write: write, Detail: "a request failed"}
+	return nodehealth.CheckFailure{Detail: "a request failed"}
 }
 
 func (r *run) written(res result) {

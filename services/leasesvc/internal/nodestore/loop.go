@@ -29,12 +29,16 @@ type Cache interface {
 	Pods(node string) []*corev1.Pod
 }
 
-// Loop runs a controller: passes in one goroutine, workers beside it. All fields are required.
+// Loop runs a controller: passes in one goroutine, workers beside it. All fields except Wake are
+// required.
 type Loop struct {
 	// Name is for errors.
 	Name string
 	// Interval is the time between two passes.
 	Interval time.Duration
+	// Wake asks for a pass before Interval is over: a quarter of it later, so that one pass takes
+	// in what happens at about the same time.
+	Wake <-chan struct{}
 	// Report is called every ReportWaiting while the cache is not synced. Passes report themselves.
 	Report func(error)
 	// Start is called once, before the first pass. It starts workers that end with ctx or after
@@ -75,6 +79,12 @@ func (l Loop) Run(ctx context.Context, cache Cache) error {
 		case err := <-ended:
 			return l.cacheEnded(ctx, err)
 		case <-ticker.C:
+		case <-l.Wake:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(l.Interval / 4):
+			}
 		}
 	}
 }
