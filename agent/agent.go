@@ -16,6 +16,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -222,7 +223,7 @@ func (a *Agent) run(ctx context.Context, streams *sync.WaitGroup) {
 // serve beats for the holders of a target until it has none, or its connection fails. Then the
 // router assigns them again.
 func (a *Agent) serve(ctx context.Context, t *target) {
-	if !sleep(ctx, a.backoffs.remaining(t.address, time.Now())) {
+	if !backoff.Sleep(ctx, a.backoffs.remaining(t.address, time.Now())) {
 		a.router.close(t, "", time.Time{})
 		return
 	}
@@ -347,18 +348,6 @@ func causeOf(ctx context.Context, err error) error {
 		return cause
 	}
 	return err
-}
-
-// sleep pauses for d and returns whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // resetTimer makes the timer fire at a time; never for the zero time.

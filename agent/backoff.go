@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 // maxServerPause is the longest pause that a server can ask for. Holders that pause longer would
@@ -47,15 +49,19 @@ func (b *backoffs) fail(address string, answered bool, asked time.Duration, now 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.failed[address]
-	longest := b.min << min(f.times, 16)
+	longest := b.after(f.times + 1)
 	if answered {
-		longest = max(longest, b.reconnect)
+		longest = min(max(longest, b.reconnect), b.longest())
 	}
-	longest = min(longest, b.longest())
 	wait := max(b.min/2+rand.N(longest-b.min/2+1), asked)
 	maps.DeleteFunc(b.failed, func(_ string, f failure) bool { return now.Sub(f.until) > 2*b.max })
 	b.failed[address] = failure{times: f.times + 1, until: now.Add(wait)}
 	return wait
+}
+
+// after returns the longest pause after a number of failures in a row.
+func (b *backoffs) after(failures int) time.Duration {
+	return backoff.Exponential{Min: b.min, Max: b.longest()}.After(failures)
 }
 
 // longest returns the longest pause: a session whose TTL is short does not survive max.
@@ -80,7 +86,7 @@ func (b *backoffs) succeed(address string, interval, ttl time.Duration) {
 func (b *backoffs) unknownOwner(attempt int, jitter float64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	longest := min(b.min<<min(attempt, 16), b.longest())
+	longest := b.after(attempt + 1)
 	return b.min/2 + time.Duration(jitter*float64(longest-b.min/2))
 }
 

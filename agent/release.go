@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -16,6 +15,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -86,7 +86,7 @@ func (r *releaser) release(ctx context.Context, h Holder, address string) error 
 			return err
 		}
 		last, address = err, cmp.Or(redirect, r.targetAfter(address))
-		if !sleep(ctx, r.cfg.MinBackoff/2+rand.N(r.cfg.MinBackoff<<min(attempt, 4))) {
+		if !backoff.Sleep(ctx, backoff.Jitter(backoff.Exponential{Min: r.cfg.MinBackoff, Max: r.cfg.MaxBackoff}.After(attempt+1))) {
 			return errors.Join(ctx.Err(), last)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trivet-dev/trivet/internal/acknowledge"
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -38,7 +39,7 @@ func (a *Agent) renewUnacknowledged(ctx context.Context) {
 				return nil
 			})
 		}
-		alive = sleep(ctx, max(time.Until(next), minLook))
+		alive = backoff.Sleep(ctx, max(time.Until(next), minLook))
 	}
 	_ = calls.Wait() // always nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -108,12 +109,12 @@ type summary struct {
 func (s summary) attributes(decision Decision) []slog.Attr {
 	all := []slog.Attr{
 		slog.String("decision", string(decision)), slog.Int("suppressed", s.suppressed),
-		slog.String("last_method", cut(s.last.Method)), slog.String("last_object", cut(s.last.Object)),
+		slog.String("last_method", wording.Clip(s.last.Method, maxText)), slog.String("last_object", wording.Clip(s.last.Object, maxText)),
 	}
 	if s.identity == otherUsers || s.identity == otherAddresses {
 		return append(all, slog.Bool("several_users", true))
 	}
-	return append(all, slog.String("user", cut(s.last.Caller.User.Name)), slog.String("address", s.last.Caller.Address))
+	return append(all, slog.String("user", wording.Clip(s.last.Caller.User.Name, maxText)), slog.String("address", s.last.Caller.Address))
 }
 
 // summaries returns what was suppressed since the last call, ordered by identity, and forgets

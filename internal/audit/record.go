@@ -3,12 +3,12 @@ package audit
 import (
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // Decision says whether a call was allowed.
@@ -55,7 +55,7 @@ func (r *Record) attributes() []slog.Attr {
 	var all []slog.Attr
 	add := func(key, value string) {
 		if value != "" {
-			all = append(all, slog.String(key, cut(value)))
+			all = append(all, slog.String(key, wording.Clip(value, maxText)))
 		}
 	}
 	add("decision", string(r.Decision))
@@ -84,23 +84,15 @@ func (r *Record) attributes() []slog.Attr {
 func (r *Record) cutNames() {
 	for _, text := range []*string{&r.Method, &r.Object, &r.RequestID, &r.DecisionReason} {
 		if len(*text) > maxText {
-			*text = cut(*text)
+			*text = wording.Clip(*text, maxText)
 		}
 	}
-}
-
-// cut shortens text, and replaces what is no UTF-8. The handler of the log escapes the rest.
-func cut(text string) string {
-	if len(text) > maxText {
-		text = text[:maxText] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 func cutAll(texts []string) []string {
 	short := slices.Clone(texts[:min(len(texts), maxGroups)])
 	for i := range short {
-		short[i] = cut(short[i])
+		short[i] = wording.Clip(short[i], maxText)
 	}
 	if len(texts) > maxGroups {
 		short = append(short, "…")

@@ -3,7 +3,6 @@ package kubewatch
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
@@ -40,21 +40,17 @@ func Persistent(of *cache.ListWatch) *cache.ListWatch {
 }
 
 func repeat[T any](ctx context.Context, options metav1.ListOptions, send func(context.Context, metav1.ListOptions) (T, error)) (T, error) {
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for failures := 1; ; failures++ {
 		answer, err := send(ctx, options)
 		if err == nil || ctx.Err() != nil || !unavailable(err, options) {
 			return answer, err
 		}
-		wait := pause + rand.N(pause/2)
+		wait := backoff.Jitter(backoff.Exponential{Min: minPause, Max: maxPause}.After(failures))
 		if seconds, suggested := apierrors.SuggestsClientDelay(err); suggested {
 			wait = max(wait, min(time.Duration(seconds)*time.Second, maxSuggestedPause))
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, wait) {
 			return answer, err
-		case <-timer.C:
 		}
 	}
 }

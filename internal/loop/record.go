@@ -3,9 +3,10 @@ package loop
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -224,11 +225,7 @@ func brief(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := err.Error()
-	if len(text) > errorLimit {
-		text = text[:errorLimit] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return wording.Clip(err.Error(), errorLimit)
 }
 
 // panicError is a recovered panic of a loop.

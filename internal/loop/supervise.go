@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -56,7 +58,7 @@ func (r *Runner) superviseMode(ctx context.Context, rec *record, s *loopRun, cha
 		rec.start(s, time.Now())
 		err := call(ctx, rec.loop.body(s.dryRun), func(err error) { r.finish(ctx, rec, s, err) })
 		r.finish(ctx, rec, s, err)
-		if !pause(ctx, restartDelay(rec.end(s))) {
+		if !backoff.Sleep(ctx, restartDelay(rec.end(s))) {
 			return
 		}
 	}
@@ -106,18 +108,5 @@ func (r *Runner) log(ctx context.Context, name string, inARow int, err error) {
 
 // restartDelay returns the backoff after the given number of early returns in a row.
 func restartDelay(ends int) time.Duration {
-	doublings := min(max(ends-1, 0), 10) // above restartMax, without overflow
-	return jittered(min(restartMin<<doublings, restartMax), restartJitter)
-}
-
-// pause waits for d and reports whether ctx is still alive then.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
+	return jittered(backoff.Exponential{Min: restartMin, Max: restartMax}.After(ends), restartJitter)
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // Option adds a detail to a new error.
@@ -25,7 +27,7 @@ type details struct {
 
 // WithMetadata adds a key and a value to the ErrorInfo. The last value of a repeated key wins.
 func WithMetadata(key, value string) Option {
-	return func(d *details) { d.metadata[valid(key)] = printable(value) }
+	return func(d *details) { d.metadata[wording.Valid(key)] = printable(value) }
 }
 
 // WithRetryAfter adds a RetryInfo: a retry after pause may succeed. A pause of 0 or less adds
@@ -103,17 +105,11 @@ func (d *details) messages(reason Reason) []protoadapt.MessageV1 {
 	return messages
 }
 
-// valid replaces invalid UTF-8, which messages may quote from a request. protobuf would refuse to
-// encode it, and gRPC would drop all details of the status.
-func valid(text string) string {
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
-
 // printable returns a text with escapes for all characters that are not graphic, except breaks of
 // lines and tabs.
 func printable(text string) string {
 	controls := func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }
-	text = valid(text)
+	text = wording.Valid(text)
 	if strings.IndexFunc(text, controls) < 0 {
 		return text
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -102,14 +103,6 @@ func pathOf(violation *validate.Violation) string {
 	return shorten(protovalidate.FieldPathString(violation.GetField()))
 }
 
-// shorten cuts text that a caller can influence. rpcerror replaces a character that was cut in two.
-func shorten(text string) string {
-	if len(text) <= maxFieldTextBytes {
-		return text
-	}
-	return text[:maxFieldTextBytes] + "…"
-}
-
 // hiddenError sends a status to the caller and its cause to the log. It does not unwrap to the
 // cause, because the logging interceptor treats an error that wraps io.EOF as success.
 type hiddenError struct {
@@ -134,3 +127,6 @@ func (e *hiddenError) Error() string { return e.sent.Error() }
 
 // GRPCStatus returns the status that gRPC sends and that status.FromError reads.
 func (e *hiddenError) GRPCStatus() *status.Status { return status.Convert(e.sent) }
+
+// shorten cuts text that a caller can influence.
+func shorten(text string) string { return wording.Clip(text, maxFieldTextBytes) }

@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 )
@@ -105,7 +106,7 @@ func (s *Server) comparison(c *shadow.Comparison) *shadowv1.Comparison {
 	converted := &shadowv1.Comparison{
 		Loop: c.Loop, ReplicaId: s.member.ID, ComparedCount: int64(c.Compared), SettlingCount: int64(c.Settling),
 		SettleDuration: durationpb.New(c.Settle), SinceTime: prototime.New(c.Since), PassTime: prototime.New(c.Ended),
-		Undetermined: text(undetermined(c, time.Now())), PassCount: c.Passes, VerdictCount: c.Both, EarlierCount: c.Earlier,
+		Undetermined: wording.Valid(undetermined(c, time.Now())), PassCount: c.Passes, VerdictCount: c.Both, EarlierCount: c.Earlier,
 	}
 	for _, kind := range difference.Kinds() {
 		for _, explained := range []bool{false, true} {
@@ -116,7 +117,7 @@ func (s *Server) comparison(c *shadow.Comparison) *shadowv1.Comparison {
 	}
 	for _, verdict := range c.Verdicts {
 		converted.Verdicts = append(converted.Verdicts, &shadowv1.Verdict{
-			Node: text(verdict.Node), TrivetTime: prototime.New(verdict.Trivet), UpstreamTime: prototime.New(verdict.Written),
+			Node: wording.Valid(verdict.Node), TrivetTime: prototime.New(verdict.Trivet), UpstreamTime: prototime.New(verdict.Written),
 			Lead: durationpb.New(verdict.Lead()),
 		})
 	}
@@ -143,12 +144,12 @@ func (s *Server) difference(loop string, d *shadow.Difference) *shadowv1.Differe
 		object += "/" + d.Part
 	}
 	converted := &shadowv1.Difference{
-		Name: text(fmt.Sprintf("differences/%s/%s/%s/%s", loop, d.Kind, strings.ToLower(d.Object.Kind), object)),
-		Loop: loop, Kind: kindOf(d.Kind), Subject: text(d.Subject),
+		Name: wording.Valid(fmt.Sprintf("differences/%s/%s/%s/%s", loop, d.Kind, strings.ToLower(d.Object.Kind), object)),
+		Loop: loop, Kind: kindOf(d.Kind), Subject: wording.Valid(d.Subject),
 		Object: &metav1.ObjectReference{
-			ApiVersion: text(d.Object.APIVersion), Kind: text(d.Object.Kind), Namespace: text(d.Object.Namespace), Name: text(d.Object.Name), Uid: text(d.Object.UID),
+			ApiVersion: wording.Valid(d.Object.APIVersion), Kind: wording.Valid(d.Object.Kind), Namespace: wording.Valid(d.Object.Namespace), Name: wording.Valid(d.Object.Name), Uid: wording.Valid(d.Object.UID),
 		},
-		Reason: d.Reason, Message: text(d.Message), Writer: text(d.Writer), ResourceVersion: text(d.Version),
+		Reason: d.Reason, Message: wording.Valid(d.Message), Writer: wording.Valid(d.Writer), ResourceVersion: wording.Valid(d.Version),
 		FieldCount: int32(max(d.FieldCount, len(d.Fields))), SinceTime: prototime.New(d.Since), ReplicaId: s.member.ID,
 	}
 	for _, field := range d.Fields {
@@ -163,6 +164,4 @@ func kindOf(kind difference.Kind) shadowv1.Difference_Kind {
 	return shadowv1.Difference_Kind(shadowv1.Difference_Kind_value["KIND_"+strings.ToUpper(string(kind))])
 }
 
-func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
-func value(s string) string { return text(s[:min(len(s), difference.MaxValue)]) }
+func value(s string) string { return wording.Valid(s[:min(len(s), difference.MaxValue)]) }

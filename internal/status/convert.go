@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,6 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -35,12 +35,12 @@ func problems(member term.Member, failed []error, reported []*metav1.Problem) []
 	for _, err := range failed {
 		all = append(all, &metav1.Problem{
 			Code: "REPLICA_NOT_READY", Severity: metav1.Problem_SEVERITY_WARNING, Resource: "replicas/" + member.ID,
-			Message: text(err.Error()), Next: "see its log and /readyz?verbose at " + member.AdminAddress,
+			Message: wording.Valid(err.Error()), Next: "see its log and /readyz?verbose at " + member.AdminAddress,
 		})
 	}
 	for _, problem := range reported {
 		problem = proto.CloneOf(problem)
-		problem.Message, problem.Next = text(problem.Message), text(problem.Next)
+		problem.Message, problem.Next = wording.Valid(problem.Message), wording.Valid(problem.Next)
 		all = append(all, problem)
 	}
 	for _, problem := range all {
@@ -97,7 +97,7 @@ func loopList(statuses []loop.Status) []*statusv1.Loop {
 			Mode:            mode,
 			LastRunTime:     prototime.New(s.LastRun),
 			LastSuccessTime: prototime.New(s.LastSuccess),
-			LastError:       text(s.LastError),
+			LastError:       wording.Valid(s.LastError),
 			RunCount:        s.Runs,
 			FailureCount:    s.Failures,
 			SwitchTime:      prototime.New(s.Switched),
@@ -128,7 +128,7 @@ func dependencyList(dependencies []Dependency) []*statusv1.Dependency {
 		return &statusv1.Dependency{
 			Name:            d.Name,
 			Healthy:         d.Healthy,
-			Message:         text(d.Reason),
+			Message:         wording.Valid(d.Reason),
 			LastContactTime: prototime.New(d.LastContact),
 		}
 	})
@@ -140,10 +140,6 @@ func mapped[From, To any](from []From, convert func(From) To) []To {
 		to = append(to, convert(element))
 	}
 	return to
-}
-
-func text(s string) string {
-	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 // duration returns nil for none.

@@ -19,6 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/watchcache"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -205,7 +206,7 @@ func (s *DecisionServer) decision(d *decisions.Decision) *statusv1.Decision {
 		Name:       fmt.Sprintf("decisions/%s-%s-%s", d.Time.UTC().Format("20060102T150405.000000000"), s.member.Service, s.member.ID),
 		DecideTime: prototime.New(d.Time), Service: s.member.Service, ReplicaId: s.member.ID,
 		Action:  statusv1.Decision_Action(statusv1.Decision_Action_value["ACTION_"+d.Action.String()]),
-		Message: text(d.Message), Resources: resourcesOf(d, s.member.Service), Epoch: d.Epoch, ResourceVersion: d.ResourceVersion,
+		Message: wording.Valid(d.Message), Resources: resourcesOf(d, s.member.Service), Epoch: d.Epoch, ResourceVersion: d.ResourceVersion,
 		InputAge: duration(d.InputAge), CreatedCount: d.Created, UpdatedCount: d.Updated, DeletedCount: d.Deleted,
 		Ring: statusv1.Decision_Ring(d.Ring) + statusv1.Decision_RING_CLUSTER, Number: int64(d.Number),
 	}
@@ -214,7 +215,7 @@ func (s *DecisionServer) decision(d *decisions.Decision) *statusv1.Decision {
 	}
 	if o := d.Object; o.Kind != "" {
 		converted.Object = &metav1.ObjectReference{
-			ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: text(o.Namespace), Name: text(o.Name), Uid: text(o.UID),
+			ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: wording.Valid(o.Namespace), Name: wording.Valid(o.Name), Uid: wording.Valid(o.UID),
 		}
 	}
 	if d.Action == decisions.SlicesWritten && d.Message == "" {
@@ -245,12 +246,12 @@ func resourcesOf(d *decisions.Decision, service string) []string {
 	case o.Kind == "Shard":
 		resources = append(resources, "shards/"+service+"/"+o.Name)
 	case o.Namespace == "":
-		resources = append(resources, pluralOf(o.Kind)+"/"+text(o.Name))
+		resources = append(resources, pluralOf(o.Kind)+"/"+wording.Valid(o.Name))
 	default:
-		resources = append(resources, "namespaces/"+text(o.Namespace)+"/"+pluralOf(o.Kind)+"/"+text(o.Name))
+		resources = append(resources, "namespaces/"+wording.Valid(o.Namespace)+"/"+pluralOf(o.Kind)+"/"+wording.Valid(o.Name))
 	}
 	if d.Node != "" {
-		resources = append(resources, "nodes/"+text(d.Node))
+		resources = append(resources, "nodes/"+wording.Valid(d.Node))
 	}
 	return resources
 }

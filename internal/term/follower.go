@@ -12,6 +12,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -55,7 +57,7 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 		}
 		f.logger.Warn("watch of etcd ended; listing again", "prefixes", f.keys.prefixes, "error", err)
 		deliver(change{err: err})
-		pause(ctx, jittered(followRetry))
+		backoff.Sleep(ctx, jittered(followRetry))
 	}
 }
 
@@ -157,12 +159,3 @@ func (f *follower) list(ctx context.Context, revision int64) (change, error) {
 
 // jittered returns a duration from d to 2d, so that replicas do not retry together.
 func jittered(d time.Duration) time.Duration { return d + rand.N(d) }
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}

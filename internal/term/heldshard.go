@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
@@ -67,7 +68,7 @@ func newHeldShard(s *session, claim localterm.Claim, now time.Time) *heldShard {
 func (h *heldShard) run(body Body, wait time.Duration) {
 	ctx := h.term.Context()
 	if wait > 0 {
-		pause(ctx, wait)
+		backoff.Sleep(ctx, wait)
 	}
 	if ctx.Err() == nil {
 		h.err = body(ctx, h.term)
@@ -112,6 +113,6 @@ func (b shardBackoff) after(now time.Time, ran time.Duration) shardBackoff {
 	if ran >= backoffReset {
 		b.failures = 0
 	}
-	wait := min(minBackoff<<min(b.failures, 10), maxBackoff)
-	return shardBackoff{failures: b.failures + 1, until: now.Add(wait)}
+	b.failures++
+	return shardBackoff{failures: b.failures, until: now.Add(backoff.Exponential{Min: minBackoff, Max: maxBackoff}.After(b.failures))}
 }

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
@@ -92,7 +93,7 @@ func newReplica(s shared, body Body) *replica {
 
 // run runs one session after another until ctx ends.
 func (r *replica) run(ctx context.Context) error {
-	wait := minRejoin
+	rejoin, failures := backoff.Exponential{Min: minRejoin, Max: max(min(maxRejoin, r.cfg.TTL/4), minRejoin)}, 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := r.runSession(ctx)
@@ -100,12 +101,12 @@ func (r *replica) run(ctx context.Context) error {
 			break
 		}
 		if time.Since(began) > r.cfg.TTL {
-			wait = minRejoin
+			failures = 0
 		}
 		r.problems = problems{join: err}
 		r.publish()
-		r.waitToRejoin(ctx, jittered(wait))
-		wait = min(2*wait, maxRejoin, r.cfg.TTL/4)
+		failures++
+		r.waitToRejoin(ctx, jittered(rejoin.After(failures)))
 	}
 	return r.stop(context.WithoutCancel(ctx))
 }

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
@@ -70,7 +71,7 @@ func (s *session) renew() {
 	ctx := s.lease.Context()
 	wait := s.ttl / 3
 	for {
-		pause(ctx, wait)
+		backoff.Sleep(ctx, wait)
 		if ctx.Err() != nil {
 			return
 		}

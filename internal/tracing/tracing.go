@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
@@ -17,6 +15,8 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -150,25 +150,11 @@ func (t *Tracing) export(ctx context.Context, exporter sdktrace.SpanExporter, ba
 	if err := exporter.ExportSpans(ctx, batch); err != nil {
 		t.queue.dropped.WithLabelValues(dropExport).Add(float64(len(batch)))
 		if t.warnings.Allow() {
-			t.logger.Warn("cannot export traces; spans are dropped", "endpoint", t.endpoint, "spans", len(batch), "error", printable(err.Error()))
+			t.logger.Warn("cannot export traces; spans are dropped", "endpoint", t.endpoint, "spans", len(batch), "error", wording.Printable(err.Error(), maxErrorText))
 		}
 		return
 	}
 	t.queue.exported.Add(float64(len(batch)))
-}
-
-// printable returns the begin of a text as one line of printable characters. The collector chooses
-// the text of its errors.
-func printable(text string) string {
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 // Causes of dropped spans.

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -54,7 +54,7 @@ func baselineProblems(loop string, state *baselinecontroller.State, now time.Tim
 	if state.Err != nil && now.Sub(state.FailingSince) >= failureDelay {
 		problem := &metav1.Problem{
 			Code: problemNotReconciled, Severity: metav1.Problem_SEVERITY_WARNING, Resource: "baseline",
-			Message: fmt.Sprintf("loop %s has failed since %s: %s", loop, state.FailingSince.UTC().Format(time.RFC3339), strings.ToValidUTF8(state.Err.Error(), "\uFFFD")),
+			Message: fmt.Sprintf("loop %s has failed since %s: %s", loop, state.FailingSince.UTC().Format(time.RFC3339), wording.Valid(state.Err.Error())),
 			Next:    "look at etcd and at the kube-apiserver",
 		}
 		if loop == apiserverscontroller.EndpointsLoop {
@@ -80,7 +80,7 @@ func baselineProblems(loop string, state *baselinecontroller.State, now time.Tim
 
 func problemOf(report baseline.Change) *metav1.Problem {
 	problem := &metav1.Problem{
-		Code: problemBaselineCondition, Severity: metav1.Problem_SEVERITY_WARNING, Resource: "baseline", Message: strings.ToValidUTF8(report.Detail, "\uFFFD"),
+		Code: problemBaselineCondition, Severity: metav1.Problem_SEVERITY_WARNING, Resource: "baseline", Message: wording.Valid(report.Detail),
 	}
 	if condition, ok := api.ConditionTypeOf(report.Reason); ok {
 		problem.Next = fmt.Sprintf("see the condition %s (%s) of the baseline", condition, report.Reason)

@@ -9,6 +9,7 @@ import (
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -40,7 +41,7 @@ func (s *Service) Problems() []*metav1.Problem {
 	add := func(severity metav1.Problem_Severity, code, resource, message, next string) {
 		problems = append(problems, &metav1.Problem{
 			Code: code, Severity: severity, Resource: resource, Object: objectOf(resource),
-			Message: strings.ToValidUTF8(message, "�"), Next: next, Service: ServiceName,
+			Message: wording.Valid(message), Next: next, Service: ServiceName,
 		})
 	}
 	s.leaseProblems(add)

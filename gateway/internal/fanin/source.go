@@ -3,7 +3,6 @@ package fanin
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/watchcache"
@@ -113,7 +113,7 @@ type follower struct {
 }
 
 func (f *follower) run(ctx context.Context) {
-	pause := shortestPause
+	failures := 0
 	for ctx.Err() == nil {
 		_, changed := f.feed.cfg.Sources() // before Open, or a change between the two would be missed
 		started := time.Now()
@@ -123,7 +123,7 @@ func (f *follower) run(ctx context.Context) {
 			return
 		}
 		if f.synced {
-			pause = shortestPause
+			failures = 0
 		}
 		ended := f.synced && !isDefect(err)
 		if !ended { // what an ended stream reported stands until the next one cannot be opened
@@ -134,8 +134,8 @@ func (f *follower) run(ctx context.Context) {
 		case f.token != "" && rpcerror.ReasonOf(err) == rpcerror.ResumeTokenExpiredReason:
 			f.token = ""
 		default:
-			f.wait(ctx, pause, changed)
-			pause = min(2*pause, f.longestPause())
+			failures++
+			f.wait(ctx, backoff.Exponential{Min: shortestPause, Max: f.longestPause()}.After(failures), changed)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (f *follower) wait(ctx context.Context, pause time.Duration, changed <-chan
 	select {
 	case <-ctx.Done():
 	case <-changed:
-	case <-time.After(pause/2 + rand.N(pause)):
+	case <-time.After(backoff.Jitter(pause)):
 	}
 }
 

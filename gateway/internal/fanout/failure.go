@@ -10,6 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // Failure is a call or a stream to a replica that failed.
@@ -36,10 +37,7 @@ func Parts(failures []Failure) []merge.Failure {
 
 // Text returns the failure for an error message, with the cause cut to limit bytes.
 func (f Failure) Text(limit int) string {
-	cause := messageOf(f.Err, f.After)
-	if len(cause) > limit {
-		cause = cause[:limit] + "…"
-	}
+	cause := wording.Clip(messageOf(f.Err, f.After), limit)
 	return fmt.Sprintf("%s %s at %s: %s: %s", f.Member.Service, f.Member.ID, f.Member.GRPCAddress, codeName(f.Err), cause)
 }
 

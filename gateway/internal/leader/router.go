@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -106,7 +107,7 @@ func Ask[Answer any](ctx context.Context, r *Router, key string, call fanout.Cal
 		if err == nil || !search.leaderChanges() || time.Since(begin)+pause > r.patience {
 			return answer, err
 		}
-		wait(ctx, pause)
+		backoff.Sleep(ctx, pause)
 		if ctx.Err() != nil {
 			return answer, err
 		}
@@ -152,7 +153,7 @@ func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer fu
 			return answer, member, err
 		}
 		if search.repeats {
-			wait(ctx, pause)
+			backoff.Sleep(ctx, pause)
 		}
 		if ctx.Err() != nil || search.lost {
 			break
@@ -165,13 +166,6 @@ func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	return fanout.CallMember(ctx, r.connections, member, call)
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 func (h *leaders) set(key, id string) {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -125,7 +126,7 @@ func callRepeatedly[Response any](
 	defer cancel()
 	progress := f.Slow("waiting for the " + subject + " from " + f.Gateway.Where())
 	response, err := call(callCtx, conn)
-	for attempt := 1; err != nil && again(err, attempt) && Sleep(callCtx, attemptPause); attempt++ {
+	for attempt := 1; err != nil && again(err, attempt) && backoff.Sleep(callCtx, attemptPause); attempt++ {
 		awaitReady(callCtx, conn)
 		response, err = call(callCtx, conn)
 	}
@@ -189,15 +190,3 @@ func CannotPrint(subject string, err error) error {
 
 // Interrupted returns the error of an interrupted command, which prints nothing.
 func Interrupted() error { return &exit.Error{Code: exit.Interrupted} }
-
-// Sleep waits and reports whether ctx is still not done.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -41,7 +41,7 @@ const (
 // commandLine are the shared packages of the command line, which import each other and no other
 // package of the repository. So no package of a server is linked into trivet, not even through
 // another package.
-const commandLine = `internal/(cli/\w+|atomicfile|certs|etcdconn|etcdroles|identity|observe/loglevel|prototime|roles|rpcclient|rpcerror)`
+const commandLine = `internal/(cli/\w+|atomicfile|backoff|certs|etcdconn|etcdroles|identity|observe/loglevel|prototime|roles|rpcclient|rpcerror|wording)`
 
 var bans = []ban{
 	{
@@ -56,8 +56,8 @@ var bans = []ban{
 			`^gateway/internal/(history|merge|verdict)/.* imports ` + module + `(proto/.*|internal/term|gateway/internal/verdict)$`,
 			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,
-			// The values that a comparison finds.
-			` imports ` + module + `internal/shadow/difference$`,
+			// The values that a comparison finds, pauses that double, evidence, texts for people.
+			` imports ` + module + `internal/(shadow/difference|backoff|evidence|wording)$`,
 		},
 		because: "a domain package imports neither the API nor the shared packages",
 	},
@@ -93,7 +93,7 @@ var bans = []ban{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			// The one API that every process serves, and what all APIs share.
-			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
+			`^internal/(evidence|status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
 			`^internal/shadowapi/.* imports ` + module + `proto/trivet/(meta|shadow)/v1$`,
 			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1$`,
 			// The client of the gateway, which its commands share.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -96,7 +98,7 @@ func (f *Finder) Addresses() []string {
 func (f *Finder) Run(ctx context.Context) error {
 	for {
 		f.lookup(ctx)
-		if !sleep(ctx, f.untilUrgent(ctx)) {
+		if !backoff.Sleep(ctx, f.untilUrgent(ctx)) {
 			return nil
 		}
 	}
@@ -107,7 +109,7 @@ func (f *Finder) Run(ctx context.Context) error {
 func (f *Finder) untilUrgent(ctx context.Context) time.Duration {
 	end := time.Now().Add(jittered(settledPeriod))
 	for f.settled() && time.Until(end) > urgentPeriod {
-		if !sleep(ctx, urgentPeriod) {
+		if !backoff.Sleep(ctx, urgentPeriod) {
 			return 0
 		}
 	}
@@ -172,15 +174,3 @@ func (f *Finder) found(addresses []string) {
 
 // jittered returns a duration within a fifth of d, so that agents that start together spread.
 func jittered(d time.Duration) time.Duration { return d - d/5 + rand.N(2*d/5) }
-
-// sleep pauses for d and returns whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
@@ -177,7 +178,7 @@ func (c *command) repeat(ctx context.Context, from *sources) ([]finished, error)
 			return results, nil
 		}
 		progress.Set(waitingFor(results))
-		if !client.Sleep(ctx, roundPause) {
+		if !backoff.Sleep(ctx, roundPause) {
 			return nil, client.Interrupted()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/client"
 )
 
@@ -115,7 +116,7 @@ func (l *lister[T]) sendNotes(ctx context.Context, notes chan<- []string) {
 		case <-ctx.Done():
 			return
 		}
-		if !client.Sleep(ctx, notesPeriod) {
+		if !backoff.Sleep(ctx, notesPeriod) {
 			return
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/kubeaccess"
@@ -225,7 +226,7 @@ func (c *command) follow(ctx context.Context, steps []step, outcomes []outcome) 
 				return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("step %d is not proven after %s: %s", i+1, c.waitDuration, saw)}
 			}
 			progress.Set(waitingFor(i, len(steps), s, outcomes[i]))
-			if !client.Sleep(ctx, max(leastPause, seen.took)) {
+			if !backoff.Sleep(ctx, max(leastPause, seen.took)) {
 				continue // the next look reports the interrupt
 			}
 		}

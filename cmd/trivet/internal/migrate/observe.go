@@ -12,7 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/clusterstate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
-	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 )
@@ -112,7 +112,7 @@ func (f facts) flagsDecide(duty diagnosis.Duty) bool {
 func (o *observer) awaitRenewal(ctx context.Context, f facts) (facts, bool) {
 	first := f.manager.Renewed
 	for end := time.Now().Add(renewalTime); f.manager.LeaseFound && !f.manager.Renewed.After(first); {
-		if time.Now().After(end) || !client.Sleep(ctx, renewalPause) {
+		if time.Now().After(end) || !backoff.Sleep(ctx, renewalPause) {
 			return f, false
 		}
 		if next := o.look(ctx); next.kubeError == "" {

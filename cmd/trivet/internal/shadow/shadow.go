@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
-	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	"github.com/trivet-dev/trivet/internal/cli/printer"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -127,7 +127,7 @@ func (a *asker) page(ctx context.Context, token string) (list.Page[*shadowv1.Dif
 	number := 0
 	if token != "" {
 		number, _ = strconv.Atoi(token)
-		if !client.Sleep(ctx, min(a.pause, max(time.Until(a.until), 0))) {
+		if !backoff.Sleep(ctx, min(a.pause, max(time.Until(a.until), 0))) {
 			return list.Page[*shadowv1.Difference]{}, ctx.Err()
 		}
 	}

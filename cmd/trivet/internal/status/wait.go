@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/cli/client"
 	"github.com/trivet-dev/trivet/internal/cli/exit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -35,7 +36,7 @@ func (c *command) runWait(ctx context.Context) error {
 			lastErr = err
 			progress.Set("waiting for " + c.Gateway.Where() + ": " + status.Convert(err).Message())
 		}
-		if !client.Sleep(waitCtx, c.interval) {
+		if !backoff.Sleep(waitCtx, c.interval) {
 			progress.Stop()
 			return c.timedOut(ctx, last, lastErr)
 		}

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/internal/cli/client"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
@@ -120,7 +120,7 @@ func (w Watch[T]) Run(ctx context.Context, updates chan<- Update[T]) {
 			continue
 		}
 		token = last
-		if !send(Update[T]{Lost: err}) || !client.Sleep(ctx, reconnectDelay) {
+		if !send(Update[T]{Lost: err}) || !backoff.Sleep(ctx, reconnectDelay) {
 			return
 		}
 	}

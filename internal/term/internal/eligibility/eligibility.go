@@ -25,7 +25,11 @@
 // these times are 5 s, 10 s, 10 s, and 1 to 10 minutes.
 package eligibility
 
-import "time"
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
+)
 
 // Verdict says whether a replica should hold shards.
 type Verdict int
@@ -162,8 +166,8 @@ func (t Tracker) BackOff(now time.Time) Tracker {
 	if t.backedOff {
 		return t
 	}
-	t.backoffUntil = now.Add(min(minBackoffTTLs*t.ttl<<min(t.backoffs, 10), maxBackoffTTLs*t.ttl))
 	t.backoffs++
+	t.backoffUntil = now.Add(backoff.Exponential{Min: minBackoffTTLs * t.ttl, Max: maxBackoffTTLs * t.ttl}.After(t.backoffs))
 	t.mustProve, t.backedOff, t.releasedAt = true, true, now
 	return t
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // maxAllocatedBits bounds how many set bits are compared. No cluster has as many Services; a
@@ -113,7 +115,7 @@ func (b Bitmap) Write(steps []Step) ([]byte, error) {
 	for _, s := range steps {
 		if s.Store != b.Store || s.Range != b.Range || s.Offset < 0 || s.Offset >= p.bits.size {
 			return nil, fmt.Errorf("write %s with range %s: step %s %s of %s with range %q is for another range",
-				b.Store, b.Range, s.Verb, s.Subject, s.Store, clip(s.Range))
+				b.Store, b.Range, s.Verb, s.Subject, s.Store, wording.Clip(s.Range, maxValue))
 		}
 		switch s.Verb {
 		case SetBit:
@@ -145,7 +147,7 @@ func parseRange(store Store, text string) (bitRange, error) {
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
-		return bitRange{}, fmt.Errorf("%w of addresses: %q", errRange, clip(text))
+		return bitRange{}, fmt.Errorf("%w of addresses: %q", errRange, wording.Clip(text, maxValue))
 	}
 	return bitRange{prefix: prefix, size: addressBits(prefix)}, nil
 }
@@ -155,7 +157,7 @@ func parseRange(store Store, text string) (bitRange, error) {
 func parsePortRange(text string) (bitRange, error) {
 	parsed, err := utilnet.ParsePortRange(text)
 	if err != nil || parsed.Size == 0 || parsed.String() != text {
-		return bitRange{}, fmt.Errorf("%w of ports: %q", errRange, clip(text))
+		return bitRange{}, fmt.Errorf("%w of ports: %q", errRange, wording.Clip(text, maxValue))
 	}
 	return bitRange{first: int32(parsed.Base), size: parsed.Size}, nil
 }
@@ -165,7 +167,7 @@ func parsePortRange(text string) (bitRange, error) {
 func PortRange(text string) (string, error) {
 	parsed, err := utilnet.ParsePortRange(text)
 	if err != nil {
-		return "", fmt.Errorf("%w of ports: %q", errRange, clip(text))
+		return "", fmt.Errorf("%w of ports: %q", errRange, wording.Clip(text, maxValue))
 	}
 	return parsed.String(), nil
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // cache holds the objects that an Index was given, indexed by what is compared.
@@ -251,7 +253,7 @@ func (c *cache) state(store Store) StoreState {
 		state.Present = !bitmap.Missing && bitmap.Unverified == ""
 		state.Problem = bitmap.fault.message
 		if bitmap.Range != "" {
-			state.Ranges = []string{clip(bitmap.Range)}
+			state.Ranges = []string{wording.Clip(bitmap.Range, maxValue)}
 		}
 		if bitmap.comparable() {
 			state.Counts = []RangeCount{bitmap.count()}

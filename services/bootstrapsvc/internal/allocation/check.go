@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // LiveState is what the caller read for one step, right before the write.
@@ -134,7 +136,7 @@ func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	case is == nil:
 		return CheckOutdated, "there is no such ipaddress any more"
 	case is.Name != s.Subject:
-		return CheckOutdated, fmt.Sprintf("ipaddress %s was read for %s", clip(is.Name), s.Subject)
+		return CheckOutdated, fmt.Sprintf("ipaddress %s was read for %s", wording.Clip(is.Name, maxValue), s.Subject)
 	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && isAsWanted(is, s):
 		return CheckUnneeded, "the ipaddress is as it should be already"
 	case s.Verb == Create:
@@ -153,7 +155,7 @@ func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 func (s Step) wasPlannedFrom(is *IPAddress) bool {
 	if s.Verb == Relabel {
 		return s.Previous == nil && is.ResourceVersion == s.Guard.ResourceVersion ||
-			s.Previous != nil && clip(is.ManagedBy) == s.Previous.ManagedBy && clip(is.Family) == s.Previous.Family
+			s.Previous != nil && wording.Clip(is.ManagedBy, maxValue) == s.Previous.ManagedBy && wording.Clip(is.Family, maxValue) == s.Previous.Family
 	}
 	return is.Parent == s.Object.Parent && is.ManagedBy == s.Object.ManagedBy && is.Family == s.Object.Family
 }
@@ -184,7 +186,7 @@ func (live LiveState) checkBit(s Step) (CheckResult, string) {
 func (u *Usage) conflict(s Step) string {
 	users, ok := u.usersOf(s)
 	if !ok {
-		return fmt.Sprintf("%q can be compared with nothing", clip(s.Subject))
+		return fmt.Sprintf("%q can be compared with nothing", wording.Clip(s.Subject, maxValue))
 	}
 	if s.Owner.Key == (Key{}) {
 		return u.conflictWithFree(s, users)

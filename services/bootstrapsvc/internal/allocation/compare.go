@@ -3,6 +3,8 @@ package allocation
 import (
 	"fmt"
 	"strings"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // candidate is a finding before its grace period is considered.
@@ -59,7 +61,7 @@ func (c *cache) compareValues(s subject) []candidate {
 	}
 	var quoted []string
 	for _, text := range u.invalid(s.store) {
-		quoted = append(quoted, fmt.Sprintf("%q", clip(text)))
+		quoted = append(quoted, fmt.Sprintf("%q", wording.Clip(text, maxValue)))
 	}
 	carries, wanted := "carries "+strings.Join(quoted, ", "), s.noun()
 	if s.store == IPAddresses {
@@ -88,7 +90,7 @@ func (c *cache) compareMisnamed(s subject) []candidate {
 		incarnation: object.UID,
 		Finding: Finding{
 			Name: s.findingName(Unreadable), Code: Unreadable, Store: IPAddresses, Subject: s.text(),
-			Message:      fmt.Sprintf("ipaddress %q is not named by an address in its canonical form", clip(object.Name)),
+			Message:      fmt.Sprintf("ipaddress %q is not named by an address in its canonical form", wording.Clip(object.Name, maxValue)),
 			Evidence:     []Evidence{objectEvidence(object, true, "its name is no address", "find out what wrote it")},
 			UnsafeReason: "what it stands for cannot be told, so it is left as it is",
 		},
@@ -98,11 +100,11 @@ func (c *cache) compareMisnamed(s subject) []candidate {
 func (c *cache) compareCIDRs(s subject) []candidate {
 	var found []candidate
 	for _, name := range c.unreadableCIDRs {
-		prefixes := clip(strings.Join(c.cidrs[name].Prefixes, ", "))
+		prefixes := wording.Clip(strings.Join(c.cidrs[name].Prefixes, ", "), maxValue)
 		found = append(found, candidate{Finding: Finding{
-			Name: findingName(Unreadable, s.store, "servicecidr", name), Code: Unreadable, Store: s.store, Subject: clip(name),
-			Message:      fmt.Sprintf("servicecidr %s has a prefix that cannot be read: %s", clip(name), prefixes),
-			Evidence:     []Evidence{rangeEvidence(s.store, "a prefix of servicecidr "+clip(name)+" is none")},
+			Name: findingName(Unreadable, s.store, "servicecidr", name), Code: Unreadable, Store: s.store, Subject: wording.Clip(name, maxValue),
+			Message:      fmt.Sprintf("servicecidr %s has a prefix that cannot be read: %s", wording.Clip(name, maxValue), prefixes),
+			Evidence:     []Evidence{rangeEvidence(s.store, "a prefix of servicecidr "+wording.Clip(name, maxValue)+" is none")},
 			UnsafeReason: "which addresses it holds cannot be told; until it can, no address is said to be out of range",
 		}})
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // addressFacts is everything that is compared about one address.
@@ -162,7 +164,7 @@ func (f addressFacts) wrongReference() candidate {
 func (f addressFacts) wrongLabels() candidate {
 	found := f.candidate(WrongLabels, graceWrong)
 	found.Message = fmt.Sprintf("ipaddress %s of service %s is labelled as %q and managed by %q, and should be as %q and by %q",
-		f.text(), f.users[0].Key, clip(f.object.Family), clip(f.object.ManagedBy), familyOf(f.address), AllocatorName)
+		f.text(), f.users[0].Key, wording.Clip(f.object.Family, maxValue), wording.Clip(f.object.ManagedBy, maxValue), familyOf(f.address), AllocatorName)
 	found.Evidence = append(found.Evidence, objectEvidence(f.object, true, "its labels are not the allocator's", "correct them"))
 	if f.object.ManagedBy != "" && f.object.ManagedBy != AllocatorName {
 		found.UnsafeReason = f.foreignReason()
@@ -172,7 +174,7 @@ func (f addressFacts) wrongLabels() candidate {
 	wanted := f.wantedObject()
 	wanted.UID, wanted.ResourceVersion, wanted.Created = f.object.UID, f.object.ResourceVersion, f.object.Created
 	found.Steps = []Step{{
-		Verb: Relabel, Object: wanted, Previous: &Labels{ManagedBy: clip(f.object.ManagedBy), Family: clip(f.object.Family)}, Guard: guardOf(f.object), Owner: f.users[0].Owner,
+		Verb: Relabel, Object: wanted, Previous: &Labels{ManagedBy: wording.Clip(f.object.ManagedBy, maxValue), Family: wording.Clip(f.object.Family, maxValue)}, Guard: guardOf(f.object), Owner: f.users[0].Owner,
 		Reason: ReasonLabels, Detail: found.Message,
 	}}
 	return found.automatic()
@@ -206,7 +208,7 @@ func (f addressFacts) unusedObject(code Code, reason Reason, message string) can
 // none.
 func (f addressFacts) keptObject(code Code, use string) candidate {
 	found := f.candidate(code, graceKept)
-	kept := fmt.Sprintf("it is being deleted, and finalizers keep it: %s", clip(strings.Join(f.object.Finalizers, ", ")))
+	kept := fmt.Sprintf("it is being deleted, and finalizers keep it: %s", wording.Clip(strings.Join(f.object.Finalizers, ", "), maxValue))
 	found.Message = use + ", and of its ipaddress: " + kept
 	found.Evidence = append(found.Evidence, objectEvidence(f.object, true, kept, "find out what sets these finalizers"))
 	found.UnsafeReason = "finalizers belong to what set them; the address is compared again once they are gone"
@@ -252,7 +254,7 @@ func (f addressFacts) ambiguousOwner() string {
 func (f addressFacts) foreignReason() string {
 	switch {
 	case f.object.ManagedBy != AllocatorName:
-		return fmt.Sprintf("it is labelled as managed by %q, and what others keep is not touched", clip(f.object.ManagedBy))
+		return fmt.Sprintf("it is labelled as managed by %q, and what others keep is not touched", wording.Clip(f.object.ManagedBy, maxValue))
 	case !f.object.Parent.IsService():
 		return "its parent is no service, and what others keep is not touched"
 	default:

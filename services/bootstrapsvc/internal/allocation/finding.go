@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // Code says what is wrong. The values are those of the API.
@@ -282,8 +284,8 @@ func useEvidence(users []*user, subject string) []Evidence {
 func objectEvidence(object *IPAddress, broken bool, what, next string) Evidence {
 	return Evidence{
 		Code: AddressObject, Broken: broken, Source: "ipaddress",
-		IPAddress: &IPAddressRef{Name: clip(object.Name), UID: object.UID, ResourceVersion: object.ResourceVersion},
-		Version:   object.ResourceVersion, Finding: "of ipaddress " + clip(object.Name) + ": " + what, Next: next,
+		IPAddress: &IPAddressRef{Name: wording.Clip(object.Name, maxValue), UID: object.UID, ResourceVersion: object.ResourceVersion},
+		Version:   object.ResourceVersion, Finding: "of ipaddress " + wording.Clip(object.Name, maxValue) + ": " + what, Next: next,
 	}
 }
 
@@ -320,7 +322,7 @@ func (s subject) text() string {
 	case s.service != Key{}:
 		return s.service.String()
 	default:
-		return clip(s.object)
+		return wording.Clip(s.object, maxValue)
 	}
 }
 

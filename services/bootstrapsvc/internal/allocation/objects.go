@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 // Store is a place where allocations are stored. The values are those of the API.
@@ -40,7 +42,9 @@ func (s Store) IsBitmap() bool {
 type Key struct{ Namespace, Name string }
 
 // String returns "namespace/name", shortened and valid UTF-8 even for a damaged key.
-func (k Key) String() string { return clip(k.Namespace) + "/" + clip(k.Name) }
+func (k Key) String() string {
+	return wording.Clip(k.Namespace, maxValue) + "/" + wording.Clip(k.Name, maxValue)
+}
 
 // ServiceType is a Service's spec.type.
 type ServiceType string
@@ -119,7 +123,7 @@ func (p Parent) String() string {
 	case p.IsService():
 		return "service " + p.Key().String()
 	default:
-		return fmt.Sprintf("%q", clip(p.Resource+"."+p.Group+" "+p.Namespace+"/"+p.Name))
+		return fmt.Sprintf("%q", wording.Clip(p.Resource+"."+p.Group+" "+p.Namespace+"/"+p.Name, maxValue))
 	}
 }
 
@@ -201,12 +205,5 @@ func familyOf(address netip.Addr) string {
 	return FamilyIPv6
 }
 
-// clip shortens a value that may be damaged, so that it cannot fill a message.
-func clip(text string) string {
-	const longest = 80
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= longest {
-		return text
-	}
-	return strings.ToValidUTF8(text[:longest], "") + "…"
-}
+// maxValue bounds a value that may be damaged, so that it cannot fill a message.
+const maxValue = 80

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -11,8 +13,6 @@ const (
 	storeTimeout = 10 * time.Second
 	// storeBackoffMin and storeBackoffMax bound the pause after a write to the store that failed.
 	storeBackoffMin, storeBackoffMax = time.Second, 5 * time.Second
-	// maxDoublings bounds the doubling of a pause: far beyond every maximum, far from overflow.
-	maxDoublings = 10
 )
 
 // journal delays writes to the store after one that failed.
@@ -33,7 +33,7 @@ func (j *journal) do(ctx context.Context, now time.Time, write func(context.Cont
 	defer cancel()
 	if err := write(ctx); err != nil {
 		j.err = fmt.Errorf("store findings and repairs: %w", err)
-		j.notBefore = time.Now().Add(min(storeBackoffMax, storeBackoffMin<<min(j.failures, maxDoublings)))
+		j.notBefore = time.Now().Add(backoff.Exponential{Min: storeBackoffMin, Max: storeBackoffMax}.After(j.failures + 1))
 		j.failures++
 		return j.err
 	}

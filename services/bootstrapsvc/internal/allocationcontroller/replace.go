@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -112,7 +113,7 @@ func (w *worker) completeReplacement(ctx context.Context, create allocation.Step
 func (w *worker) createAtOnce(create allocation.Step) outcome {
 	ctx, cancel := context.WithTimeout(w.term, createBudget)
 	defer cancel()
-	for pause := createPauseMin; ; pause = min(2*pause, createPauseMax) {
+	for failures := 1; ; failures++ {
 		attempt, cancel := context.WithTimeout(ctx, createTimeout)
 		err := w.Cluster.Create(attempt, create.Object)
 		cancel()
@@ -124,10 +125,7 @@ func (w *worker) createAtOnce(create allocation.Step) outcome {
 		case errors.Is(err, term.ErrEnded), errors.Is(err, term.ErrNone), ctx.Err() != nil:
 			return pendingOutcome(err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, backoff.Exponential{Min: createPauseMin, Max: createPauseMax}.After(failures)) {
 			return pendingOutcome(err)
 		}
 	}

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -72,7 +72,7 @@ func (u *unfinishedRepair) tried(number int, err error) {
 	}
 	progress := repairstore.StepProgress{Attempts: steps[number].Attempts + 1}
 	if err != nil {
-		progress.Error = clip(err.Error())
+		progress.Error = wording.Clip(err.Error(), maxError)
 	}
 	steps[number] = progress
 	u.Progress.Steps, u.isProgressUnsaved = steps, true
@@ -98,14 +98,6 @@ func (u *unfinishedRepair) mustSave(now time.Time) bool {
 
 // maxError bounds the text of a stored error: all of a repair must fit into one transaction.
 const maxError = 512
-
-func clip(text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= maxError {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxError], "") + "…"
-}
 
 func (u *unfinishedRepair) unsavedResults() map[int]repairstore.StepResult {
 	results := map[int]repairstore.StepResult{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -361,5 +362,5 @@ func skippedStep(why string) repairstore.StepResult {
 }
 
 func failedStep(err error) repairstore.StepResult {
-	return repairstore.StepResult{State: repairstore.StepFailed, Error: clip(err.Error()), Time: time.Now()}
+	return repairstore.StepResult{State: repairstore.StepFailed, Error: wording.Clip(err.Error(), maxError), Time: time.Now()}
 }

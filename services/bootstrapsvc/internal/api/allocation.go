@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -172,7 +172,7 @@ func (s *allocationServer) statusOf(ctx context.Context, err error) error {
 	case is(allocationcontroller.ErrNotSynced):
 		return rpcerror.New(codes.Unavailable, rpcerror.CacheNotSyncedReason, err.Error(), retry)
 	case is(guarded.ErrEtcdDenied):
-		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, strings.ToValidUTF8(err.Error(), "\uFFFD"))
+		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, wording.Valid(err.Error()))
 	case is(guarded.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, rpcerror.APIServerUnreachableReason, "the kube-apiserver did not answer in time", retry)
 	case is(rangestore.ErrUnavailable, repairstore.ErrUnavailable):

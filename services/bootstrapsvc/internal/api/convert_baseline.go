@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/prototime"
+	"github.com/trivet-dev/trivet/internal/wording"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -124,7 +125,7 @@ func triedChange(try baselinecontroller.Try) *metav1.Change {
 	case try.NotNeeded:
 		tried.Outcome = metav1.Change_OUTCOME_NOT_NEEDED
 	case try.Err != nil:
-		tried.Outcome, tried.Error = metav1.Change_OUTCOME_FAILED, strings.ToValidUTF8(try.Err.Error(), "\uFFFD")
+		tried.Outcome, tried.Error = metav1.Change_OUTCOME_FAILED, wording.Valid(try.Err.Error())
 	default:
 		tried.Outcome, tried.ApplyTime = metav1.Change_OUTCOME_APPLIED, prototime.New(try.Time)
 	}
@@ -212,5 +213,5 @@ func joined(details []string) string {
 	if more := len(details) - maxReportsShown; more > 0 {
 		shown += fmt.Sprintf("; and %d more", more)
 	}
-	return strings.ToValidUTF8(shown, "\uFFFD")
+	return wording.Valid(shown)
 }

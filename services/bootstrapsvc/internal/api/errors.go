@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -50,7 +50,7 @@ func (r replica) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.Aborted, rpcerror.ConflictReason,
 			"an object changed between read and write; earlier writes are kept; call again", retry)
 	case is(guarded.ErrEtcdDenied):
-		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, strings.ToValidUTF8(err.Error(), "\uFFFD"))
+		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, wording.Valid(err.Error()))
 	case is(apiserverscontroller.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, rpcerror.EtcdUnreachableReason, "etcd did not answer in time", retry)
 	case is(guarded.ErrUnavailable):

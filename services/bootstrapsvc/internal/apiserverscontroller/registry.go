@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
@@ -294,7 +294,7 @@ type entryValue struct {
 
 func encodeEntry(e Entry) (string, error) {
 	encoded, err := json.Marshal(entryValue{
-		Port: e.Port, Ready: e.Ready, Detail: printable(e.Detail), ProbeTime: e.ProbeTime, ReplicaID: e.ReplicaID,
+		Port: e.Port, Ready: e.Ready, Detail: wording.Printable(e.Detail, textLimit), ProbeTime: e.ProbeTime, ReplicaID: e.ReplicaID,
 		Secondary: e.Secondary, Left: e.Left,
 	})
 	return string(encoded), err
@@ -302,7 +302,7 @@ func encodeEntry(e Entry) (string, error) {
 
 // decodeEntry decodes one key; name is the key without the prefix.
 func decodeEntry(name string, raw []byte) Entry {
-	entry := Entry{Name: printable(name)}
+	entry := Entry{Name: wording.Printable(name, textLimit)}
 	text, _, _ := strings.Cut(name, "/") // the replica follows, if several share the address
 	address, err := netip.ParseAddr(text)
 	if err != nil {
@@ -316,7 +316,7 @@ func decodeEntry(name string, raw []byte) Entry {
 		return entry.unreadable("the value is not a JSON object of the known kind")
 	}
 	entry.Port, entry.Ready, entry.ProbeTime = read.Port, read.Ready, read.ProbeTime
-	entry.Detail, entry.ReplicaID = printable(read.Detail), printable(read.ReplicaID)
+	entry.Detail, entry.ReplicaID = wording.Printable(read.Detail, textLimit), wording.Printable(read.ReplicaID, textLimit)
 	entry.Secondary = read.Secondary.Unmap()
 	if entry.Left = read.Left; entry.Left {
 		entry.Ready = false
@@ -334,17 +334,3 @@ func (e Entry) unreadable(why string) Entry {
 
 // textLimit bounds the text of a foreign writer, in bytes.
 const textLimit = 512
-
-// printable makes foreign text safe to show: valid UTF-8, one line, no control characters, limited
-// in length.
-func printable(text string) string {
-	if len(text) > textLimit {
-		text = text[:textLimit]
-	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '\uFFFD'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-}

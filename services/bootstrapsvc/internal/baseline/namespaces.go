@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -94,19 +96,11 @@ func heldBy(namespace *corev1.Namespace) string {
 	slices.SortFunc(conditions, func(a, b corev1.NamespaceCondition) int { return cmp.Compare(a.Type, b.Type) })
 	for _, condition := range conditions {
 		if condition.Status == corev1.ConditionTrue { // each names one obstacle
-			obstacles = append(obstacles, fmt.Sprintf("%s: %s", condition.Type, shortened(condition.Message)))
+			obstacles = append(obstacles, fmt.Sprintf("%s: %s", condition.Type, wording.Clip(condition.Message, maxMessage)))
 		}
 	}
 	if len(obstacles) == 0 {
 		return ""
 	}
 	return "; it waits for: " + strings.Join(obstacles, "; ")
-}
-
-// shortened cuts a text between characters.
-func shortened(text string) string {
-	if len(text) <= maxMessage {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 }

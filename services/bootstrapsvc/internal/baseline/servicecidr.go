@@ -9,6 +9,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/wording"
 )
 
 const (
@@ -110,7 +112,7 @@ func cidrHeldBy(finalizers []string) string {
 
 func unreadiness(conditions []metav1.Condition) string {
 	condition := meta.FindStatusCondition(conditions, networkingv1.ServiceCIDRConditionReady)
-	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, shortened(condition.Message)), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, wording.Clip(condition.Message, maxMessage)), ": ")
 }
 
 func rangesText(ranges []netip.Prefix) string {

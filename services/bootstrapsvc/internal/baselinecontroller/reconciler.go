@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/tracing"
@@ -173,7 +172,7 @@ func (r *Reconciler) run(ctx context.Context, report loop.Report, reconcile reco
 	r.reports, r.logged = nil, nil
 	due := time.NewTimer(0)
 	defer due.Stop()
-	backoff := r.newBackoff()
+	failures := 0
 	for {
 		asked := request{observe: r.Observe}
 		select {
@@ -187,19 +186,16 @@ func (r *Reconciler) run(ctx context.Context, report loop.Report, reconcile reco
 		report(err)
 		pause := r.Period
 		if err != nil {
-			pause = backoff.Step()
+			failures++
+			pause = backoff.Exponential{Min: minBackoff, Max: r.Period}.After(failures)
 			if errors.Is(err, guarded.ErrUnavailable) {
 				pause = min(pause, kubeconn.MaxOutagePause)
 			}
 		} else {
-			backoff = r.newBackoff()
+			failures = 0
 		}
 		due.Reset(pause)
 	}
-}
-
-func (r *Reconciler) newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: minBackoff, Factor: 2, Cap: r.Period, Steps: math.MaxInt32}
 }
 
 // Trigger makes the next pass start at once. It never blocks.

@@ -121,18 +121,6 @@ func TestReconciler_BackoffIsShortWhileKubeAPIServerIsAway(t *testing.T) {
 	})
 }
 
-func TestReconciler_BackoffAfterManyFailuresIsThePeriod(t *testing.T) {
-	t.Parallel()
-	backoff := newReconciler(t, time.Minute, nil).newBackoff()
-	var last time.Duration
-	for range 1000 {
-		last = backoff.Step()
-	}
-	if last != time.Minute {
-		t.Errorf("backoff after 1000 failures = %s, want %s", last, time.Minute)
-	}
-}
-
 // findings are the series of trivet_bootstrap_baseline_reports as loop/reason.
 func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()

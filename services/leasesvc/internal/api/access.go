@@ -17,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -148,7 +149,7 @@ func (a *access) refuse(ctx context.Context, key session.Key) *leasev1.Rejection
 		Reason: string(rpcerror.ReasonOf(err)), Code: code.Code(status.Code(err)), Message: status.Convert(err).Message(),
 	}
 	if status.Code(err) == codes.Unavailable {
-		rejection.RetryAfter = durationpb.New(jitter(2 * unreviewedPause))
+		rejection.RetryAfter = durationpb.New(backoff.Jitter(2 * unreviewedPause))
 	}
 	if shared {
 		if a.rejections == nil {

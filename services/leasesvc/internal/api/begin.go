@@ -11,6 +11,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
@@ -62,7 +63,7 @@ func (s *Server) admitCall(ctx context.Context, call *begunCall, method string) 
 	if s.senders.tooManyOpen(sender) {
 		s.metrics.rejectedStreams.WithLabelValues("too_many_streams").Inc()
 		return rpcerror.New(codes.ResourceExhausted, reasonTooManyInFlight,
-			fmt.Sprintf("%q has %d streams and calls open, which is the limit; end one first", sender.name, maxOpen), rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
+			fmt.Sprintf("%q has %d streams and calls open, which is the limit; end one first", sender.name, maxOpen), rpcerror.WithRetryAfter(backoff.Jitter(tooManyMessagesPause)))
 	}
 	if method == leasev1.HeartbeatService_Heartbeat_FullMethodName {
 		if _, err := s.directive(sender); err != nil { // a stream counts its messages

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 // minReauthTime is the least time for which a stream goes on after the end of its credential, so
@@ -66,9 +67,9 @@ func (c *credential) untilNext(now time.Time) time.Duration {
 	case c.caller.Recheck == nil:
 		return c.caller.Expires.Sub(now)
 	case c.caller.Expires.IsZero():
-		return jitter(c.interval)
+		return backoff.Jitter(c.interval)
 	}
-	return min(c.caller.Expires.Sub(now), jitter(c.interval))
+	return min(c.caller.Expires.Sub(now), backoff.Jitter(c.interval))
 }
 
 // next begins a review, or ends the credential. The error ends the stream.

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
@@ -25,8 +25,6 @@ const (
 	// minBackoff and maxBackoff bound the pause after a failed call.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 2 * time.Second
-	// failuresForMaxBackoff is a number of failures after which the pause has its maximum.
-	failuresForMaxBackoff = 16
 )
 
 // runSender sends to one peer until ctx ends or the peer has been idle for idleTimeout.
@@ -34,7 +32,7 @@ func (f *Forwarder) runSender(ctx context.Context, p *forwardQueue) {
 	connection, err := f.cfg.Dial(p.address)
 	if err != nil {
 		f.cfg.Logger.Warn("cannot dial peer; beats are not forwarded", "peer", p.address, "error", err)
-		backOff(ctx, failuresForMaxBackoff) // otherwise each offer would dial again
+		backoff.Sleep(ctx, maxBackoff) // otherwise each offer would dial again
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.drop(p)
@@ -66,7 +64,7 @@ func (f *Forwarder) send(ctx context.Context, p *forwardQueue, connection Connec
 		if failures++; failures == 1 {
 			f.cfg.Logger.Warn("cannot forward beats to peer; retrying", "peer", p.address, "beats", len(batch), "error", err)
 		}
-		backOff(ctx, failures)
+		backoff.Sleep(ctx, backoff.Jitter(backoff.Exponential{Min: minBackoff, Max: maxBackoff}.After(failures)))
 	}
 }
 
@@ -76,7 +74,7 @@ func nextTimeout(timeout, took time.Duration, err error) time.Duration {
 	case err == nil && took < callTimeout:
 		return callTimeout
 	case status.Code(err) == codes.DeadlineExceeded:
-		return min(2*timeout, maxCallTimeout)
+		return backoff.Exponential{Min: callTimeout, Max: maxCallTimeout}.Next(timeout)
 	}
 	return timeout
 }
@@ -162,16 +160,6 @@ func (f *Forwarder) removeIdle(p *forwardQueue) (removed bool) {
 	}
 	delete(f.queues, p.address)
 	return true
-}
-
-// backOff pauses for a random share of a time that doubles with each failure in a row.
-func backOff(ctx context.Context, failures int) {
-	timer := time.NewTimer(minBackoff/2 + rand.N(min(minBackoff<<min(failures-1, failuresForMaxBackoff), maxBackoff)))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // PeerConnection is a Connection over gRPC.

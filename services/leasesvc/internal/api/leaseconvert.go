@@ -10,6 +10,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -104,7 +105,7 @@ func writeOf(w *sessioncontroller.WriteStatus) *leasev1.Lease_Write {
 		RenewTime:       Timestamp(w.RenewTime),
 		ResourceVersion: w.ResourceVersion,
 		WriteTime:       Timestamp(w.WriteTime),
-		LastError:       strings.ToValidUTF8(w.LastError, "�"),
+		LastError:       wording.Valid(w.LastError),
 		FailureCount:    w.Failures,
 		DueTime:         Timestamp(w.Due),
 		Reason:          strings.ToUpper(w.Reason.String()),

@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -80,10 +80,6 @@ func (l *limiter) retryAfter(now time.Time) time.Duration {
 	l.lastReturn = l.lastReturn.Add(l.interval)
 	return l.lastReturn.Sub(now)
 }
-
-// jitter returns a random duration between half of d and d, so that clients which were rejected
-// together do not return together.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // sender is the identity behind one stream or call. That of a caller without an identity, on
 // loopback, is nil and has no limits.
@@ -258,7 +254,7 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 		s.metrics.rejectedStreams.WithLabelValues("too_many_messages").Inc()
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
 			fmt.Sprintf("%q sends more than %d messages per second and did not slow down when told to", sender.name, s.MaxMessages),
-			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
+			rpcerror.WithRetryAfter(backoff.Jitter(tooManyMessagesPause)))
 	case sender.credential != nil && sender.credential.ended.Load():
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH, nil
 	case result == overRate:

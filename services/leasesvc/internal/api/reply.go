@@ -11,6 +11,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -58,7 +59,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		r.server.metrics.deferred.Inc()
 		// Each holder returns at another time, and before its next beat is due.
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
-		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
+		pause := backoff.Jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
 		return &leasev1.Rejection{
 			Reason: string(reasonRegistrationRateLimited), Code: code.Code_UNAVAILABLE,
 			Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
@@ -69,7 +70,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		return &leasev1.Rejection{
 			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
 			Message:    fmt.Sprintf("user %q has opened %d leases here (--max-leases-per-identity)", registration.Owner, r.server.MaxLeasesPerIdentity),
-			RetryAfter: durationpb.New(jitter(2 * fullRetryAfter)),
+			RetryAfter: durationpb.New(backoff.Jitter(2 * fullRetryAfter)),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
@@ -118,7 +119,7 @@ func (r *reply) redirect(shard int, beat Beat) *leasev1.Rejection {
 		return &leasev1.Rejection{
 			Reason: string(rpcerror.NoLeaderReason), Code: code.Code_UNAVAILABLE,
 			Message:    fmt.Sprintf("no replica leads shard %d yet; register again after retry_after", shard),
-			RetryAfter: durationpb.New(jitter(noLeaderRetryAfter)),
+			RetryAfter: durationpb.New(backoff.Jitter(noLeaderRetryAfter)),
 		}
 	}
 	r.server.metrics.notLeader.Inc()

@@ -15,6 +15,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -37,7 +38,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		s.metrics.rejectedStreams.WithLabelValues("registration_rate_limited").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
 		return rpcerror.New(codes.Unavailable, reasonRegistrationRateLimited, "new streams are rate-limited; open this one later",
-			rpcerror.WithRetryAfter(jitter(min(2*s.newStreams.retryAfter(time.Now()), longest))))
+			rpcerror.WithRetryAfter(backoff.Jitter(min(2*s.newStreams.retryAfter(time.Now()), longest))))
 	}
 	s.openStreams.Add(1)
 	defer s.openStreams.Add(-1)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
@@ -76,7 +77,7 @@ func (r *run) evict(e eviction.Eviction) {
 	a.until = running
 	r.attempts[e.Pod.UID] = a
 	r.free--
-	r.jobs <- job{Eviction: e, readPod: a.conflicts > 0, timeout: min(evictTimeout<<min(a.failures, 10), maxEvictTimeout)}
+	r.jobs <- job{Eviction: e, readPod: a.conflicts > 0, timeout: backoff.Exponential{Min: evictTimeout, Max: maxEvictTimeout}.After(a.failures + 1)}
 }
 
 // work evicts until jobs is closed.
@@ -180,7 +181,7 @@ func (r *run) nextAttempt(a attempt, err error) attempt {
 	case errors.Is(err, ErrDryRun):
 		return attempt{until: r.now.Add(dryRunRetry)}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
-		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
+		wait := backoff.Exponential{Min: conflictMin, Max: conflictMax}.After(a.conflicts + 1)
 		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}
 	}
 	return attempt{until: r.now.Add(nodestore.RetryDelay(err, a.failures)), failures: a.failures + 1, err: err}

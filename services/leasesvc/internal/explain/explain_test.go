@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/evidence"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -312,7 +313,7 @@ func TestExplain(t *testing.T) {
 
 func rendered(f explain.Facts, c explain.Chain) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\nsilent for %v, first broken %d\n", f.Reason(), f.Message(), c.Silence, c.BrokenIndex)
+	fmt.Fprintf(&b, "%s: %s\nsilent for %v, first broken %d\n", f.Reason(), f.Message(), c.Silence, c.Broken())
 	for _, l := range c.Links {
 		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Result, l.Source)
 		if l.Object.Kind != "" {
@@ -326,7 +327,7 @@ func rendered(f explain.Facts, c explain.Chain) string {
 	return b.String()
 }
 
-// BrokenIndex is the first broken link of a chain, which always has all links.
+// Broken returns the first broken link of a chain, which always has all links.
 func TestExplain_HasAllLinksInOrder(t *testing.T) {
 	codes := []string{
 		"LEASE", "LAST_BEAT", "EXPIRE_TIME", "LEASE_OBJECT", "READY_CONDITION", "NO_SCHEDULE_TAINT", "ZONE", "NO_EXECUTE_TAINT", "PODS", "EVICTION",
@@ -337,7 +338,7 @@ func TestExplain_HasAllLinksInOrder(t *testing.T) {
 		first := -1
 		for i, l := range chain.Links {
 			got = append(got, l.Code)
-			if first < 0 && l.Result == explain.ResultFailed {
+			if first < 0 && l.Result == evidence.Failed {
 				first = i
 			}
 			if l.Message == "" || l.Result == 0 || l.Time.IsZero() || l.Source == "" {
@@ -347,8 +348,8 @@ func TestExplain_HasAllLinksInOrder(t *testing.T) {
 		if diff := cmp.Diff(codes, got); diff != "" {
 			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
 		}
-		if first != chain.BrokenIndex {
-			t.Errorf("%s: first broken is %d, want %d", name, chain.BrokenIndex, first)
+		if first != chain.Broken() {
+			t.Errorf("%s: first broken is %d, want %d", name, chain.Broken(), first)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/evidence"
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
@@ -40,54 +42,40 @@ func (s *NodeStatus) due(participle string) string {
 	return "is about to be " + participle
 }
 
-// say sets the result of a link. next is optional.
-func (l Link) say(result Result, message string, next ...string) Link {
-	l.Result, l.Message = result, message
-	if len(next) > 0 {
-		l.Next = next[0]
-	}
-	return l
-}
-
-func (l Link) at(time time.Time) Link {
-	l.Time = time
-	return l
-}
-
-func leaseLink(f Facts) Link {
-	l := Link{Code: CodeLease, Source: fromLease, Version: version(f.Epoch)}
+func leaseLink(f Facts) evidence.Link {
+	l := evidence.Link{Code: CodeLease, Source: fromLease, Version: version(f.Epoch)}
 	s := f.Lease
 	switch {
 	case s == nil && !f.Sessions:
-		return l.say(ResultUnknown, "The loop sessions does not run on this replica, so no lease is known.",
+		return l.Say(evidence.Unknown, "The loop sessions does not run on this replica, so no lease is known.",
 			"If its nodes send heartbeats to leasesvc, see why the loop does not run: --loops, and /loops of the replica.")
 	case s == nil:
-		return l.say(ResultNotApplicable, "It has no lease of leasesvc: its kubelet's Lease object and status say whether it is alive.")
+		return l.Say(evidence.NotApplicable, "It has no lease of leasesvc: its kubelet's Lease object and status say whether it is alive.")
 	}
 	l.Version = version(s.Epoch)
-	beat, deadline := clock(f.Now, s.Beat), clock(f.Now, s.ExpireTime)
+	beat, deadline := wording.Clock(f.Now, s.Beat), wording.Clock(f.Now, s.ExpireTime)
 	switch {
 	case s.State != session.Alive && s.AgentHeard.Sub(s.Beat) > agentAlone && !f.alive():
-		result := ResultFailed
+		result := evidence.Failed
 		if s.State == session.Suspect {
-			result = ResultWarning
+			result = evidence.Warning
 		}
-		return l.at(s.Beat).say(result, fmt.Sprintf("Its agent was heard at %s, and has not observed its kubelet to be alive since %s.",
-			clock(f.Now, s.AgentHeard), beat), nextKubelet)
+		return l.At(s.Beat).Say(result, fmt.Sprintf("Its agent was heard at %s, and has not observed its kubelet to be alive since %s.",
+			wording.Clock(f.Now, s.AgentHeard), beat), nextKubelet)
 	case f.CutOff:
-		return l.at(s.Beat).say(ResultWarning, "KUBELET_CUT_OFF: its agent was heard at "+clock(f.Now, s.AgentHeard)+
-			", but its kubelet has reached no kube-apiserver since "+clock(f.Now, f.Heard)+".", nextCutOff)
+		return l.At(s.Beat).Say(evidence.Warning, "KUBELET_CUT_OFF: its agent was heard at "+wording.Clock(f.Now, s.AgentHeard)+
+			", but its kubelet has reached no kube-apiserver since "+wording.Clock(f.Now, f.Heard)+".", nextCutOff)
 	case s.State == session.Alive && !s.CutOff.IsZero():
-		return l.at(s.CutOff).say(ResultWarning, fmt.Sprintf("Its lease is alive, but its agent says that kube-apiserver has served no request of its kubelet since %s.%s",
-			clock(f.Now, s.CutOff), agentText(f)), nextCutOff)
+		return l.At(s.CutOff).Say(evidence.Warning, fmt.Sprintf("Its lease is alive, but its agent says that kube-apiserver has served no request of its kubelet since %s.%s",
+			wording.Clock(f.Now, s.CutOff), agentText(f)), nextCutOff)
 	case s.State == session.Alive:
-		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.%s", clock(f.Now, s.Start), s.Boot, agentText(f)))
+		return l.At(s.Start).Say(evidence.OK, fmt.Sprintf("Its lease is alive, since %s under boot %q.%s", wording.Clock(f.Now, s.Start), s.Boot, agentText(f)))
 	case s.State == session.Suspect:
-		return l.at(s.Beat).say(ResultWarning, fmt.Sprintf("Its lease is suspect: heartbeats are missing since %s, and it expires at %s.", beat, deadline), nextMachine)
+		return l.At(s.Beat).Say(evidence.Warning, fmt.Sprintf("Its lease is suspect: heartbeats are missing since %s, and it expires at %s.", beat, deadline), nextMachine)
 	case f.alive():
-		return l.at(s.ExpireTime).say(ResultWarning, fmt.Sprintf("Its lease expired at %s, but the node gives other signals of life.", deadline), nextAgent)
+		return l.At(s.ExpireTime).Say(evidence.Warning, fmt.Sprintf("Its lease expired at %s, but the node gives other signals of life.", deadline), nextAgent)
 	}
-	return l.at(s.ExpireTime).say(ResultFailed, fmt.Sprintf("Its lease expired at %s: no heartbeat since %s.", deadline, beat), nextMachine)
+	return l.At(s.ExpireTime).Say(evidence.Failed, fmt.Sprintf("Its lease expired at %s: no heartbeat since %s.", deadline, beat), nextMachine)
 }
 
 // agentText says which agent beats, and when it last saw the kubelet; empty if the agent is not
@@ -99,27 +87,27 @@ func agentText(f Facts) string {
 	case !s.Observes:
 		return fmt.Sprintf(" Its agent is %s.", s.Agent)
 	default:
-		return fmt.Sprintf(" Its agent is %s, and last saw the kubelet at %s.", s.Agent, clock(f.Now, s.Beat))
+		return fmt.Sprintf(" Its agent is %s, and last saw the kubelet at %s.", s.Agent, wording.Clock(f.Now, s.Beat))
 	}
 }
 
-func beatLink(f Facts) Link {
-	l := Link{Code: CodeLastBeat, Source: sourceOf(f.By), Time: f.Heard, Version: f.versionOf(f.By)}
+func beatLink(f Facts) evidence.Link {
+	l := evidence.Link{Code: CodeLastBeat, Source: sourceOf(f.By), Time: f.Heard, Version: f.versionOf(f.By)}
 	silence := duration(f.Now.Sub(f.Heard))
 	last := fmt.Sprintf("The last signal of life was a %s, %s ago", signal(f.By), silence)
 	switch {
 	case f.By == nodehealth.GraceStart && f.silent():
-		l = l.say(ResultFailed, fmt.Sprintf("No signal of life since this replica began to watch it, %s ago.", silence), nextMachine)
+		l = l.Say(evidence.Failed, fmt.Sprintf("No signal of life since this replica began to watch it, %s ago.", silence), nextMachine)
 	case f.By == nodehealth.GraceStart:
-		l = l.say(ResultUnknown, fmt.Sprintf("This replica has watched it for %s only, and there was no signal of life yet.", silence))
+		l = l.Say(evidence.Unknown, fmt.Sprintf("This replica has watched it for %s only, and there was no signal of life yet.", silence))
 	case f.CutOff:
-		l = l.say(ResultFailed, fmt.Sprintf("Its heartbeats arrive, but the last sign that its kubelet reaches kube-apiserver was a %s, %s ago.", signal(f.By), silence))
+		l = l.Say(evidence.Failed, fmt.Sprintf("Its heartbeats arrive, but the last sign that its kubelet reaches kube-apiserver was a %s, %s ago.", signal(f.By), silence))
 	case f.silent():
-		l = l.say(ResultFailed, last+".", nextMachine)
+		l = l.Say(evidence.Failed, last+".", nextMachine)
 	case f.Health == Suspect:
-		l = l.say(ResultWarning, last+": later than usual.", nextMachine)
+		l = l.Say(evidence.Warning, last+": later than usual.", nextMachine)
 	default:
-		l = l.say(ResultOK, last+".")
+		l = l.Say(evidence.OK, last+".")
 	}
 	if f.Lease != nil {
 		l.Next = "" // the link LEASE has it
@@ -151,29 +139,29 @@ func (f *Facts) versionOf(by nodehealth.SignSource) string {
 
 func version(epoch int64) string { return strconv.FormatInt(epoch, 10) }
 
-func expireTimeLink(f Facts) Link {
-	l := Link{Code: CodeExpireTime, Source: fromHealth, Version: version(f.Epoch), Time: f.Deadline}
+func expireTimeLink(f Facts) evidence.Link {
+	l := evidence.Link{Code: CodeExpireTime, Source: fromHealth, Version: version(f.Epoch), Time: f.Deadline}
 	deadline := f.Deadline
 	if deadline.IsZero() && f.Lease != nil {
 		deadline = f.Lease.ExpireTime
 	}
-	at, past, left := clock(f.Now, deadline), duration(f.Now.Sub(deadline)), duration(deadline.Sub(f.Now))
+	at, past, left := wording.Clock(f.Now, deadline), duration(f.Now.Sub(deadline)), duration(deadline.Sub(f.Now))
 	switch {
 	case f.Health == Silent && f.Delay.Active():
-		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s (%s%s).", at, past, f.Delay.Message, f.Delay.Reason, f.since(f.DelaySince)),
+		return l.Say(evidence.Failed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s (%s%s).", at, past, f.Delay.Message, f.Delay.Reason, f.since(f.DelaySince)),
 			"No node is marked before that has passed; the metrics trivet_node_marking_suspended and trivet_node_held show for how long. If it stays, the log of this replica says why.")
 	case f.Health == Silent:
-		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it %s.", at, past, f.due("marked Unknown")))
+		return l.Say(evidence.Failed, fmt.Sprintf("Its grace period ended at %s, %s ago: it %s.", at, past, f.due("marked Unknown")))
 	case f.Health == Unknown:
-		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, so it was marked Unknown.", at))
+		return l.Say(evidence.Failed, fmt.Sprintf("Its grace period ended at %s, so it was marked Unknown.", at))
 	case f.Health == Suspect && f.DryRun:
-		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life its grace period ends at %s, in %s; node-health is in dry run and does not mark it.", at, left))
+		return l.Say(evidence.Warning, fmt.Sprintf("Without a signal of life its grace period ends at %s, in %s; node-health is in dry run and does not mark it.", at, left))
 	case f.Health == Suspect:
-		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life it is marked Unknown at %s, in %s%s.", at, left, f.delayed()))
+		return l.Say(evidence.Warning, fmt.Sprintf("Without a signal of life it is marked Unknown at %s, in %s%s.", at, left, f.delayed()))
 	case deadline.IsZero():
-		return l.say(ResultOK, "Its lease has an expire time of its own.")
+		return l.Say(evidence.OK, "Its lease has an expire time of its own.")
 	}
-	return l.say(ResultOK, fmt.Sprintf("It has %s left until the next signal of life.", left))
+	return l.Say(evidence.OK, fmt.Sprintf("It has %s left until the next signal of life.", left))
 }
 
 // since says when the Delay began; empty if that is not known.
@@ -181,7 +169,7 @@ func (f *Facts) since(begin time.Time) string {
 	if begin.IsZero() {
 		return ""
 	}
-	return " since " + clock(f.Now, begin)
+	return " since " + wording.Clock(f.Now, begin)
 }
 
 // delayed says why a Node is marked later than its last signal of life alone would have it; empty
@@ -193,8 +181,8 @@ func (s *NodeStatus) delayed() string {
 	return fmt.Sprintf(": %s (%s)", s.Delay.Message, s.Delay.Reason)
 }
 
-func leaseObjectLink(f Facts) Link {
-	l := Link{Code: CodeLeaseObject, Source: fromLeaseObject, Object: Object{
+func leaseObjectLink(f Facts) evidence.Link {
+	l := evidence.Link{Code: CodeLeaseObject, Source: fromLeaseObject, Object: evidence.Object{
 		APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: f.Namespace, Name: f.Node.Name,
 	}}
 	if f.LeaseObject == (nodehealth.Lease{}) {
@@ -203,63 +191,63 @@ func leaseObjectLink(f Facts) Link {
 	l.Version, l.Time = f.LeaseObject.Version, f.LeaseObject.RenewTime
 	renewed := "never renewed"
 	if !f.LeaseObject.RenewTime.IsZero() {
-		renewed = fmt.Sprintf("renewed at %s by its writer's clock, for %s", clock(f.Now, f.LeaseObject.RenewTime), f.LeaseObject.Duration)
+		renewed = fmt.Sprintf("renewed at %s by its writer's clock, for %s", wording.Clock(f.Now, f.LeaseObject.RenewTime), f.LeaseObject.Duration)
 	}
 	switch {
 	case f.Lease != nil && f.Lease.WriteError != "":
-		return l.say(ResultWarning, fmt.Sprintf("Its Lease object is %s; the last write from here failed: %s.", renewed, f.Lease.WriteError),
+		return l.Say(evidence.Warning, fmt.Sprintf("Its Lease object is %s; the last write from here failed: %s.", renewed, f.Lease.WriteError),
 			"Other readers of Leases may take the node for dead; look at leasesvc's log and at kube-apiserver.")
 	case f.LeaseObject.Holder != f.Node.Name:
-		return l.say(ResultWarning, fmt.Sprintf("Its Lease object is held by %q, not by the node; it is %s.", f.LeaseObject.Holder, renewed),
+		return l.Say(evidence.Warning, fmt.Sprintf("Its Lease object is held by %q, not by the node; it is %s.", f.LeaseObject.Holder, renewed),
 			"Find the program that writes under that name; the kubelet and leasesvc leave such a Lease alone.")
 	case f.silent() && f.By != nodehealth.ServedRequest: // leasesvc renews that of a node whose heartbeats arrive
-		return l.say(ResultFailed, fmt.Sprintf("Its Lease object is not renewed any more: %s.", renewed))
+		return l.Say(evidence.Failed, fmt.Sprintf("Its Lease object is not renewed any more: %s.", renewed))
 	}
-	return l.say(ResultOK, fmt.Sprintf("Its Lease object is %s.", renewed))
+	return l.Say(evidence.OK, fmt.Sprintf("Its Lease object is %s.", renewed))
 }
 
-func (f *Facts) missingLease(l Link) Link {
+func (f *Facts) missingLease(l evidence.Link) evidence.Link {
 	hasLease := f.Lease != nil && f.Lease.State != session.Expired
 	switch {
 	case hasLease && f.Lease.WriteError != "":
-		return l.say(ResultWarning, "There is no Lease object, and writing it failed: "+f.Lease.WriteError+".", "Look at leasesvc's log and at kube-apiserver.")
+		return l.Say(evidence.Warning, "There is no Lease object, and writing it failed: "+f.Lease.WriteError+".", "Look at leasesvc's log and at kube-apiserver.")
 	case hasLease:
-		return l.say(ResultWarning, "There is no Lease object; leasesvc writes it soon.")
+		return l.Say(evidence.Warning, "There is no Lease object; leasesvc writes it soon.")
 	case f.silent():
-		return l.say(ResultFailed, "There is no Lease object.", nextLease)
+		return l.Say(evidence.Failed, "There is no Lease object.", nextLease)
 	}
-	return l.say(ResultWarning, "There is no Lease object.", nextLease)
+	return l.Say(evidence.Warning, "There is no Lease object.", nextLease)
 }
 
-func readyLink(f Facts) Link {
+func readyLink(f Facts) evidence.Link {
 	l := f.nodeLink(CodeReady)
 	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	if c == nil {
-		result := ResultWarning
+		result := evidence.Warning
 		if f.Health == Silent {
-			result = ResultFailed
+			result = evidence.Failed
 		}
-		return l.say(result, "It has no Ready condition: its kubelet has never reported.", nextKubelet)
+		return l.Say(result, "It has no Ready condition: its kubelet has never reported.", nextKubelet)
 	}
 	l.Time = c.LastTransitionTime.Time
-	since := clock(f.Now, l.Time)
+	since := wording.Clock(f.Now, l.Time)
 	switch {
 	case c.Status == corev1.ConditionTrue && f.Health == Silent:
-		return l.say(ResultWarning, fmt.Sprintf("Ready is still True, since %s.", since))
+		return l.Say(evidence.Warning, fmt.Sprintf("Ready is still True, since %s.", since))
 	case c.Status == corev1.ConditionTrue:
-		return l.say(ResultOK, fmt.Sprintf("Ready is True since %s.", since))
+		return l.Say(evidence.OK, fmt.Sprintf("Ready is True since %s.", since))
 	case c.Status == corev1.ConditionFalse:
-		return l.say(ResultFailed, fmt.Sprintf("Its kubelet says since %s that it is not ready: %s.", since, message(c)), nextKubelet)
+		return l.Say(evidence.Failed, fmt.Sprintf("Its kubelet says since %s that it is not ready: %s.", since, message(c)), nextKubelet)
 	case f.alive():
-		return l.say(ResultFailed, fmt.Sprintf("Ready is Unknown since %s; the node gives signals of life again, but its kubelet has not reported.", since),
+		return l.Say(evidence.Failed, fmt.Sprintf("Ready is Unknown since %s; the node gives signals of life again, but its kubelet has not reported.", since),
 			"A running kubelet reports within seconds; if it does not, look at its log.")
 	}
-	return l.say(ResultFailed, fmt.Sprintf("Ready was set to Unknown at %s: %s.", since, message(c)))
+	return l.Say(evidence.Failed, fmt.Sprintf("Ready was set to Unknown at %s: %s.", since, message(c)))
 }
 
 // nodeLink returns a link whose evidence is the Node object.
-func (f *Facts) nodeLink(code string) Link {
-	return Link{Code: code, Source: fromNode, Version: f.Node.ResourceVersion, Object: Object{
+func (f *Facts) nodeLink(code string) evidence.Link {
+	return evidence.Link{Code: code, Source: fromNode, Version: f.Node.ResourceVersion, Object: evidence.Object{
 		APIVersion: "v1", Kind: "Node", Name: f.Node.Name, UID: string(f.Node.UID),
 	}}
 }

@@ -1,13 +1,12 @@
 package explain
 
 import (
-	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
@@ -104,14 +103,7 @@ const maxMessage = 240
 
 // message returns reason and message of a condition in one shortened line.
 func message(c *corev1.NodeCondition) string {
-	text := strings.TrimSuffix(strings.Join(strings.Fields(c.Message), " "), ".")
-	if len(text) > maxMessage {
-		cut := maxMessage
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut] + "…"
-	}
+	text := strings.TrimSuffix(wording.Line(c.Message, maxMessage), ".")
 	switch {
 	case text == "":
 		return c.Reason
@@ -125,16 +117,7 @@ func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "an unknown time"
 	}
-	return t.UTC().Format("2006-01-02 15:04:05") + " UTC"
-}
-
-// clock returns a time without the date if that is today, as seen from now.
-func clock(now, t time.Time) string {
-	now, t = now.UTC(), t.UTC()
-	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
-		return t.Format("15:04:05") + " UTC"
-	}
-	return t.Format("2006-01-02 15:04:05") + " UTC"
+	return wording.Time(t)
 }
 
 func duration(d time.Duration) string {
@@ -145,11 +128,4 @@ func duration(d time.Duration) string {
 		return d.Round(time.Second).String()
 	}
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-}
-
-func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }

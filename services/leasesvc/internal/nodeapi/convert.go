@@ -11,6 +11,7 @@ import (
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -25,7 +26,7 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		Name:       "nodes/" + node.Object.Name,
 		Health:     healthOf(status.Health),
 		Reason:     status.Reason(),
-		Message:    validText(status.Message()),
+		Message:    wording.Valid(status.Message()),
 		Zone:       nodehealthcontroller.ZoneName(node.Zone),
 		Ready:      string(node.Ready),
 		Signals:    v.signals(&status),
@@ -78,7 +79,7 @@ func conditionsOf(snapshot *nodehealthcontroller.Snapshot, holds ...namedHold) [
 			continue
 		}
 		condition := &metav1.Condition{
-			Type: h.condition, Status: metav1.Condition_STATUS_TRUE, Reason: h.hold.Reason, Message: validText(sentence(h.hold.Message)),
+			Type: h.condition, Status: metav1.Condition_STATUS_TRUE, Reason: h.hold.Reason, Message: wording.Valid(sentence(h.hold.Message)),
 		}
 		if h.hold.Since > 0 {
 			condition.TransitionTime = api.Timestamp(snapshot.Wall(h.hold.Since))
@@ -125,28 +126,4 @@ func taintsOf(node *corev1.Node) []string {
 	}
 	slices.Sort(taints)
 	return taints
-}
-
-func evidenceOf(link *explain.Link, replica string) *metav1.Evidence {
-	e := &metav1.Evidence{
-		Code: link.Code, Result: resultOf(link.Result), Message: validText(link.Message), Next: validText(link.Next),
-		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: api.Timestamp(link.Time),
-	}
-	if o := link.Object; o != (explain.Object{}) {
-		e.Object = &metav1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
-	}
-	return e
-}
-
-// validText replaces invalid UTF-8, which a string field cannot carry.
-func validText(text string) string { return strings.ToValidUTF8(text, "�") }
-
-func resultOf(result explain.Result) metav1.Evidence_Result {
-	return [...]metav1.Evidence_Result{
-		explain.ResultOK:            metav1.Evidence_RESULT_OK,
-		explain.ResultWarning:       metav1.Evidence_RESULT_WARNING,
-		explain.ResultFailed:        metav1.Evidence_RESULT_FAILED,
-		explain.ResultUnknown:       metav1.Evidence_RESULT_UNKNOWN,
-		explain.ResultNotApplicable: metav1.Evidence_RESULT_NOT_APPLICABLE,
-	}[result]
 }

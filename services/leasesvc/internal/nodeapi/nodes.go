@@ -108,14 +108,9 @@ func (s *Server) ExplainNodeHealth(ctx context.Context, request *nodev1.ExplainN
 	response := &nodev1.ExplainNodeHealthResponse{
 		Node: s.nodeHealthOf(&view), Sources: s.sources(shardsOf(node), judged|nodestore.Pods),
 	}
-	if chain.BrokenIndex >= 0 {
-		response.BrokenIndex = new(int32(chain.BrokenIndex))
-	}
+	response.Evidence, response.BrokenIndex = chain.Proto(s.Replica)
 	if chain.Silence > 0 {
 		response.Silence = durationpb.New(chain.Silence)
-	}
-	for i := range chain.Links {
-		response.Evidence = append(response.Evidence, evidenceOf(&chain.Links[i], s.Replica))
 	}
 	return response, nil
 }

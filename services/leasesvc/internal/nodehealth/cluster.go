@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// minOutage is how long kube-apiserver must be unreachable before all nodes get a new grace
-	// period. It is shorter than the duration of any node Lease.
-	minOutage = 5 * time.Second
-	// promptAnswer bounds the answers that extend no grace period.
+	// minOutage is how long kube-apiserver must be unusable before all nodes get a new grace
+	// period. An outage counts from the last self-check that passed, and may have begun three
+	// seconds later.
+	minOutage = 8 * time.Second
+	// promptAnswer bounds the answers that extend no grace period. While a self-check runs for
+	// longer, no Node is marked Unknown.
 	promptAnswer = time.Second
-	// unansweredAfter is how long a self-check may run before no Node is marked Unknown without it.
-	unansweredAfter = 3 * time.Second
 )
 
 // ClusterState is what one pass hands to the next one. Its methods return a new ClusterState.
@@ -151,7 +151,7 @@ func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) C
 // CheckRuns notes that a self-check that began at started has no answer yet. Nodes wait for it if
 // it is not prompt.
 func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
-	if now.Sub(started) >= unansweredAfter && !c.unusable.Active() {
+	if now.Sub(started) >= promptAnswer && !c.unusable.Active() {
 		c.unusable = Delay{
 			Reason: APIServerUnreachable, Since: started, Until: Open,
 			Message: "kube-apiserver has not answered a self-check yet, so kubelets may be unable to renew their Leases",

@@ -6,36 +6,45 @@
 //
 // # When a Node is marked Unknown
 //
-// Each renewal of a kubelet is acknowledged by the leader of its shard, or written to
-// kube-apiserver within 6 s. This package believes either. So a Node whose kubelet reaches a
-// kube-apiserver is never marked, whatever happens to the replicas of leasesvc.
+// A kubelet renews its Lease every ten seconds, ±4 %. Each renewal is acknowledged by the leader of
+// its shard, or written to kube-apiserver within 6 s. This package believes either. So a Node whose
+// kubelet reaches a kube-apiserver is never marked, whatever happens to the replicas of leasesvc.
 //
 // A sign of life is worth a time:
-//   - A beat of the session is worth 20 s (Rules.SessionGrace), or half of the duration of a longer
-//     Lease. A beat has the age of the agent's last observation of the kubelet, so an agent whose
-//     kubelet is silent keeps no session alive.
+//   - A beat of the session is worth 20 s (Rules.SessionGrace), or half of the duration of the
+//     Lease if that is more. A beat is dated to the agent's last observation of the kubelet, so an
+//     agent whose kubelet is silent keeps no session alive: its session expires, and it says that
+//     the kubelet is silent.
 //   - A sign of the kubelet's own is worth 50 s (Rules.GracePeriod). It is a renewal of the Lease
-//     that leasesvc did not write, or a heartbeat in the status. It counts only if it came more
-//     than 6 s after the last beat: an earlier sign proves no more than the beat.
+//     that leasesvc did not write, or a heartbeat in the status. Once there is a session, it counts
+//     only if it came more than 6 s after the last beat: an earlier sign proves no more than the
+//     beat.
 //   - While a living agent says that the kubelet is silent, the kubelet's own sign is worth 20 s.
 //
-// A Node without a session has 50 s from the latest of its last sign, of when it was first seen,
-// and of when this replica gained its shard. Until it has a Ready condition it has 60 s instead.
+// The sign that lasts longest decides. A Node whose session this replica never had has 50 s from
+// the latest of its last sign, of when it was first seen, and of when this replica gained its
+// shard. Until it has a Ready condition it has 60 s instead.
 //
-// Then it is marked, unless the table of delays (delay.go) says otherwise. The table has four rows:
-// the grace period itself; the first 20 s of a term; a kube-apiserver that does not answer,
-// refuses or takes no Leases, from the first self-check that fails until one grace period after the
-// first answer; and the end of a time in which no zone was ready. There is no other delay. A
-// self-check reads and writes Leases every two seconds. Before the mark is written the Lease is
-// read past the cache; a renewal that it shows is a sign of life. How many nodes fall silent
-// together changes nothing.
+// A mark waits for the last of four ends, the rows of the table of delays (delay.go):
+//   - of what the last sign is worth;
+//   - of the first 20 s of a term;
+//   - of an outage: kube-apiserver does not answer, refuses, or rejects writes of Leases, from the
+//     first self-check that fails, or that runs for longer than a second, to the first that passes;
+//     then 50 s more after an outage of eight seconds, and 20 s more after a shorter one. An answer
+//     that takes longer than a second delays a mark by as much;
+//   - of one grace period after a time in which no zone had a ready node.
+//
+// Nothing else delays a mark; how many nodes fall silent together changes nothing. Before a mark is
+// written the Lease is read past the cache, and a renewal that it shows counts as one that came
+// now. A self-check reads and writes Leases every two seconds. So kube-apiserver took a Lease in
+// the three seconds before a mark, and a living kubelet has written its own 3.6 s before it.
 //
 // TestEnumerate searches for a history that breaks this, and finds one when the 6 s, the live read,
-// the grace period, the young term or the delay of kube-apiserver is taken out. The last row is
+// what a beat is worth, the first 20 s of a term, or the third row is taken out. The fourth row is
 // that of upstream.
 //
-// A kubelet may live and reach no kube-apiserver. A Node with a living session is marked too if its
-// kubelet has reached none for 50 s in which another kubelet was served; see Assessment.CutOff.
+// A kubelet may live and reach no kube-apiserver. A Node with a living session is marked as well if
+// for 50 s its kubelet has reached none while another kubelet was served; see Assessment.CutOff.
 //
 // # Compatibility
 //
@@ -50,8 +59,8 @@
 //   - After an outage of kube-apiserver every node has one full grace period again, half of one
 //     after an outage that recurs. An answer that takes long makes the grace periods as much
 //     longer.
-//   - No Delay stops the NoExecute taints and the marks of Pods of Nodes that are marked Unknown
-//     already.
+//   - No row of the table stops the NoExecute taints and the marks of Pods of Nodes that are
+//     marked Unknown already.
 //   - Which Pods of a Node that is marked Unknown to mark NotReady is read from the objects, so a
 //     restart or a write conflict forgets none. The Node may have been Ready=False before.
 //
@@ -63,14 +72,14 @@
 // judge it.
 //
 // A new leader needs no memory of silence to be safe: within 17 s of the loss of the old leader a
-// living node has beaten here or written its Lease. It marks no Node in the first 20 s of its term
-// (Rules.LeastSilence). Silences of sessions come with their checkpoint. A Node without a session
-// has a new grace period.
+// living node has beaten here or written its Lease (10.4 s to its next renewal, and 6 s). It marks
+// no Node in the first 20 s of its term (Rules.LeastSilence). Checkpoints of sessions only make
+// marks sooner. A Node without a session has a new grace period.
 //
 // # Invariants
 //
-//   - No Node is marked Unknown before its last sign of life is used up and every row of the table
-//     is over.
+//   - No Node is marked Unknown before every row of the table is over, except for
+//     Assessment.CutOff.
 //   - Planning the result of a plan yields no step.
 //   - In any time window a zone gets at most its rate of NoExecute taints, plus one.
 //   - Taints with other keys, conditions of other types and other labels stay as they are.

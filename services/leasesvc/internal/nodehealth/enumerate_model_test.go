@@ -616,9 +616,9 @@ func (m *model) startCheck(w *world, r int) {
 	}
 }
 
-// mark does for a step MarkUnknown what nodehealthcontroller does: it writes a Lease of its own,
-// reads that of the Node, looks at the session, and writes the Node. A slow kube-apiserver needs
-// its time for the first write, and as much for the rest.
+// mark does for a step MarkUnknown what nodehealthcontroller does: it reads the Lease of the Node,
+// looks at the session, and writes the Node. A slow kube-apiserver needs its time for the read, and
+// as much for the write.
 func (m *model) mark(w *world, r, n int, plan *Plan) {
 	p, k := &w.replicas[r], &w.nodes[n]
 	object := p.nodes[n].Node
@@ -635,8 +635,8 @@ func (m *model) mark(w *world, r, n int, plan *Plan) {
 	}
 	stop := false
 	switch s := m.stateOf(&w.sessions[n]); {
-	case w.api == away || w.api == refuses:
-		p.cluster, stop = p.cluster.CheckFailed(nextPass, CheckFailure{}), true
+	case w.api == away:
+		stop = true
 	case unread && m.readLive(w, r, n):
 		stop = true
 	case w.api == slow && p.marking[n] > 0:

@@ -96,7 +96,8 @@ type Writer interface {
 	// NewerLeases returns the Leases that were renewed after their samples. It fails if no read of
 	// a Lease was answered.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.LiveLease, error)
-	// RenewCheckLease writes the Lease of this service for a shard, as kubelets write theirs.
+	// RenewCheckLease writes the Lease of this service for a shard, as kubelets write theirs. It is
+	// called by one goroutine at a time.
 	RenewCheckLease(ctx context.Context, shard int) error
 }
 

@@ -216,3 +216,45 @@ func TestRun_AnnotationsOfALeaseForbidNoVerdict(t *testing.T) {
 		})
 	})
 }
+
+// The sessions of all nodes expire, because no beat reaches the replica. kube-apiserver answers
+// nothing for a while around that time, no watch delivers, and a kubelet that writes its Lease 3.6
+// s before, at the latest, tries again a second after the end.
+func TestRun_HangOfKubeAPIServerAroundTheExpiryMarksNoLivingNode(t *testing.T) {
+	t.Parallel()
+	for _, hang := range []struct{ begin, end time.Duration }{
+		{-3700 * time.Millisecond, 500 * time.Millisecond}, {-3700 * time.Millisecond, 3 * time.Second}, {-2500 * time.Millisecond, 2500 * time.Millisecond},
+		{-1500 * time.Millisecond, 5 * time.Second},
+	} {
+		for phase := range 10 {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeCluster(10)
+				all, end := replicas(t, f, 1, "a")
+				defer end()
+				defer all[0].hold(t.Context(), 0)()
+				each := func(do func(name string)) {
+					for i := range 10 {
+						do(fmt.Sprintf("n%d", i))
+					}
+				}
+				each(func(name string) { all[0].session(name, session.Alive) })
+				time.Sleep(time.Minute + time.Duration(phase)*213*time.Millisecond)
+				f.change(func() { f.frozen = true })
+				expiry := time.Now().Add(10 * time.Second)
+				written := expiry.Add(-3600 * time.Millisecond)
+				if hang.begin < -3600*time.Millisecond {
+					written = expiry.Add(hang.end + time.Second)
+				}
+				time.AfterFunc(time.Until(written), func() { f.change(func() { each(f.renew) }) })
+				time.Sleep(10*time.Second + hang.begin)
+				f.change(func() { f.hangs = expiry.Add(hang.end) })
+				time.Sleep(-hang.begin)
+				each(func(name string) { all[0].session(name, session.Expired) })
+				time.Sleep(30 * time.Second)
+				if dead := f.dead(); dead > 0 {
+					t.Errorf("kube-apiserver hangs from %v to %v, phase %d: %d of 10 living nodes are marked", hang.begin, hang.end, phase, dead)
+				}
+			})
+		}
+	}
+}

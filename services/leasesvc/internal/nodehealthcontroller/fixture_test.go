@@ -47,6 +47,8 @@ type fakeCluster struct {
 	version  int
 	// frozen caches get no changes. If down, kube-apiserver does not answer.
 	frozen, down bool
+	// hangs is until when kube-apiserver answers no request.
+	hangs time.Time
 	// unreadable Leases fail with this error. slowRead is how long each read of Leases takes.
 	unreadable error
 	// unwritable Leases fail with this error.
@@ -223,8 +225,13 @@ func (f *fakeCluster) Pods(node string) []*corev1.Pod {
 
 func (f *fakeCluster) arrive(ctx context.Context, name string) error {
 	f.mu.Lock()
-	stuck, down := f.stuck[name], f.down
+	stuck, down, hangs := f.stuck[name], f.down, f.hangs
 	f.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(hangs)):
+	}
 	if stuck {
 		<-ctx.Done()
 		return ctx.Err()
@@ -318,6 +325,9 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 }
 
 func (f *fakeCluster) RenewCheckLease(ctx context.Context, _ int) error {
+	if err := f.arrive(ctx, ""); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	unwritable := f.unwritable
 	f.mu.Unlock()

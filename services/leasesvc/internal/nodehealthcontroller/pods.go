@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -36,7 +37,7 @@ type podScan struct {
 
 // left returns whether a Pod is left to the kubelet: it lives, and the Pod was marked once, or was
 // not ready when the Node became so. A mark that failed is repeated.
-func (s *podScan) left(pod types.UID, b backoff) bool {
+func (s *podScan) left(pod types.UID, b attempt) bool {
 	_, found := s.pods[pod]
 	return found && b.until == 0
 }
@@ -96,7 +97,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 		case r.podJobs.free() == 0:
 			return false
 		default:
-			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
+			r.podBackoffs[pod.UID] = attempt{busy: true, failures: b.failures}
 			r.podJobs.add(job{
 				pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}, verify: suspended || r.behind != "",
 				timeout: r.timeoutAfter(b.failures), span: r.spanOf(s.Node.Name),
@@ -104,7 +105,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 		}
 		scan.note(pod.UID)
 	}
-	scan.next, scan.wait = next, min(2*scan.wait, scanMax)
+	scan.next, scan.wait = next, backoff.Exponential{Min: scanMin, Max: scanMax}.Next(scan.wait)
 	return true
 }
 
@@ -129,7 +130,7 @@ func (r *run) podMarked(res result) {
 // forgetPodBackoffs drops backoffs without a retry for long: the Pod was deleted or is not ready
 // any more.
 func (r *run) forgetPodBackoffs() {
-	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b backoff) bool {
+	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b attempt) bool {
 		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*nodestore.MaxRetryDelay)
 	})
 }

@@ -42,8 +42,8 @@ type run struct {
 	termsChanged <-chan struct{}
 	// answers are Nodes as kube-apiserver returned them, until the cache has them.
 	answers      map[string]*corev1.Node
-	nodeBackoffs map[string]backoff
-	podBackoffs  map[types.UID]backoff
+	nodeBackoffs map[string]attempt
+	podBackoffs  map[types.UID]attempt
 	scans        map[string]*podScan // by the names of dead Nodes
 	scanAt       monotonic.Instant
 	listed       bool
@@ -76,7 +76,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	close(unread) // HeldShards has not been read yet
 	r := &run{
 		Config: cfg, Cluster: cluster, report: report,
-		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, live: map[string]nodehealth.Lease{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
+		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, live: map[string]nodehealth.Lease{}, nodeBackoffs: map[string]attempt{}, podBackoffs: map[types.UID]attempt{},
 		checkTimeout: minTimeout, scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
@@ -395,7 +395,7 @@ func (r *run) reportState() {
 
 // retries returns whether a write that failed is to be retried.
 func (r *run) retries() bool {
-	failing := func(b backoff) bool { return b.failures > 0 }
+	failing := func(b attempt) bool { return b.failures > 0 }
 	return slices.ContainsFunc(slices.Collect(maps.Values(r.nodeBackoffs)), failing) ||
 		slices.ContainsFunc(slices.Collect(maps.Values(r.podBackoffs)), failing)
 }

@@ -102,8 +102,9 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
 				s.Written = lease.Write.ResourceVersion
 			}
+			before := t.sessions[name].State
 			t.sessions[name] = s
-			if s.State == session.Expired {
+			if s.State == session.Expired && before != session.Expired {
 				select {
 				case t.expired <- struct{}{}:
 				default: // the next pass takes it in too

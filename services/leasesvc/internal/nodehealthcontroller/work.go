@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -46,9 +47,9 @@ var (
 	errRecovered = errors.New("its node is ready again")
 )
 
-// backoff keeps an object from being written while a write is running, and for a while after a
+// attempt keeps an object from being written while a write is running, and for a while after a
 // failed one.
-type backoff struct {
+type attempt struct {
 	busy     bool
 	until    monotonic.Instant
 	failures int
@@ -83,7 +84,7 @@ type result struct {
 // startStep gives a step to the workers. The queue must have a free place.
 func (r *run) startStep(step nodehealth.Step) {
 	name := step.Node.Name
-	r.nodeBackoffs[name] = backoff{busy: true, failures: r.nodeBackoffs[name].failures}
+	r.nodeBackoffs[name] = attempt{busy: true, failures: r.nodeBackoffs[name].failures}
 	if index, known := r.find(name); known {
 		r.nodes[index].Busy = true
 	}
@@ -92,7 +93,7 @@ func (r *run) startStep(step nodehealth.Step) {
 
 // timeoutAfter bounds the next write of an object.
 func (r *run) timeoutAfter(failures int) time.Duration {
-	return min(r.checkTimeout<<min(failures, 10), maxTimeout)
+	return backoff.Exponential{Min: r.checkTimeout, Max: maxTimeout}.After(failures + 1)
 }
 
 func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
@@ -123,20 +124,11 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 // check reads Leases past the cache. With a term it writes one first.
 func (r *run) check(ctx context.Context, j *job) (newer []nodehealth.LiveLease, err error) {
 	if len(j.terms) > 0 {
-		if err := r.writeLease(ctx, j); err != nil {
-			return nil, err
+		if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoLeaseWrite, err)
 		}
 	}
 	return r.Writer.NewerLeases(ctx, j.check.Samples)
-}
-
-// writeLease writes the Lease of the first term of a job, to know whether kubelets can write
-// theirs.
-func (r *run) writeLease(ctx context.Context, j *job) error {
-	if err := r.Writer.RenewCheckLease(ctx, j.terms[0].ID()); err != nil {
-		return fmt.Errorf("%w: %w", errNoLeaseWrite, err)
-	}
-	return nil
 }
 
 // work does jobs of first before those of second, which may be nil, until first is closed.
@@ -176,14 +168,10 @@ func (r *run) do(ctx context.Context, j job) result {
 	return res
 }
 
-// markUnknown reads the Lease again before the write, because the cache may be behind, and writes a
-// Lease before that, because the kubelet may be unable to. It also looks at the session, because a
-// node that beats may not renew its Lease for long.
+// markUnknown reads the Lease again before the write, because the cache may be behind. It also
+// looks at the session, because a node that beats may not renew its Lease for long.
 func (r *run) markUnknown(ctx context.Context, j *job) (node *corev1.Node, newer []nodehealth.LiveLease, err error) {
 	step := j.step
-	if err := r.writeLease(ctx, j); err != nil {
-		return nil, nil, err
-	}
 	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{step.Lease})
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
@@ -285,7 +273,7 @@ func (r *run) checked(res result) {
 	case failure.Denied:
 		r.denied = fmt.Errorf("self-check of node health: %w", res.err)
 	case errors.Is(res.err, context.DeadlineExceeded):
-		r.checkTimeout = min(2*r.checkTimeout, maxTimeout)
+		r.checkTimeout = backoff.Exponential{Min: minTimeout, Max: maxTimeout}.Next(r.checkTimeout)
 	}
 	r.state = r.state.CheckFailed(r.now.Instant, failure)
 }
@@ -320,9 +308,6 @@ func (r *run) written(res result) {
 	name := res.step.Node.Name
 	r.Metrics.written(res)
 	r.observeLive(res.newer)
-	if errors.Is(res.err, errNoLeaseWrite) && !errors.Is(res.err, errTermOver) && !errors.Is(res.err, context.DeadlineExceeded) {
-		r.state = r.state.CheckFailed(r.now.Instant, checkFailure(res.err))
-	}
 	r.recordStep(&res, r.nodeBackoffs[name].failures > 0)
 	r.nodeBackoffs[name] = r.nextBackoff(r.nodeBackoffs[name], res.err)
 	if r.nodeBackoffs[name].until <= r.now.Instant {
@@ -339,18 +324,18 @@ func (r *run) written(res result) {
 	r.observe(name)
 }
 
-func (r *run) nextBackoff(b backoff, err error) backoff {
+func (r *run) nextBackoff(b attempt, err error) attempt {
 	switch {
 	case err == nil:
-		return backoff{until: r.now.Instant}
+		return attempt{until: r.now.Instant}
 	case errors.Is(err, errRecovered):
-		return backoff{until: r.now.Instant.Add(checkRetry), failures: b.failures}
+		return attempt{until: r.now.Instant.Add(checkRetry), failures: b.failures}
 	case errors.Is(err, ErrDryRun):
-		return backoff{until: r.now.Instant.Add(dryRunRetry)}
+		return attempt{until: r.now.Instant.Add(dryRunRetry)}
 	case overtaken(err):
-		return backoff{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
+		return attempt{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
 	}
-	return backoff{until: r.now.Instant.Add(nodestore.RetryDelay(err, b.failures)), failures: b.failures + 1}
+	return attempt{until: r.now.Instant.Add(nodestore.RetryDelay(err, b.failures)), failures: b.failures + 1}
 }
 
 // noteFailure keeps the error of the last write. A write that was overtaken is no failure, nor is a

@@ -3,7 +3,6 @@ package nodestore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,54 +12,23 @@ import (
 const (
 	// CheckLeaseLabel marks the Leases of write checks. They belong to no Node.
 	CheckLeaseLabel = "trivet.dev/write-check"
-	// checkLeaseFresh is how long a renewal that passed answers for the next ones, so that many
-	// verdicts at once cost one write.
-	checkLeaseFresh = time.Second
 	// checkLeaseTries is how often a renewal is tried that meets another version of its Lease.
 	checkLeaseTries = 5
 	// checkLeaseSeconds is the duration of its Lease, that of a kubelet by default.
 	checkLeaseSeconds = 40
 )
 
-// checkLease is the Lease by which a replica finds out whether kube-apiserver takes writes of
-// Leases.
-type checkLease struct {
-	turn chan struct{} // has one value; the goroutine that took it has the fields below
-	// known is the Lease as it was last written or read; nil if that is not known.
-	known *coordinationv1.Lease
-	// passed is when the last renewal began that passed.
-	passed time.Time
-}
-
-func newCheckLease() *checkLease {
-	c := &checkLease{turn: make(chan struct{}, 1)}
-	c.turn <- struct{}{}
-	return c
-}
-
 // CheckLeaseName returns the name of the Lease that the leader of a shard writes.
 func CheckLeaseName(shard int) string { return fmt.Sprintf("trivet-leasesvc-%d", shard) }
 
 // RenewCheckLease writes a Lease with the verb that kubelets use, and creates it if there is none:
 // if it fails, kubelets may be unable to renew theirs. It is in the namespace of the Leases of
-// Nodes, and one for each shard at most. A renewal that passed within the last second is enough. A
-// Lease of this name without CheckLeaseLabel is not written.
+// Nodes, and one for each shard at most. A Lease of this name without CheckLeaseLabel is not
+// written. It must not be called concurrently.
 func (w *Writer) RenewCheckLease(ctx context.Context, shard int) error {
-	c := w.checkLease
-	select {
-	case <-c.turn:
-		defer func() { c.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return fmt.Errorf("renew lease %s/%s: %w", w.namespace, CheckLeaseName(shard), context.Cause(ctx))
-	}
-	begun := time.Now()
-	if begun.Sub(c.passed) < checkLeaseFresh {
-		return nil
-	}
 	var err error
 	for range checkLeaseTries {
-		if c.known, err = w.renewCheckLease(ctx, CheckLeaseName(shard), c.known); err == nil {
-			c.passed = begun
+		if w.checkLease, err = w.renewCheckLease(ctx, CheckLeaseName(shard), w.checkLease); err == nil {
 			return nil
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {

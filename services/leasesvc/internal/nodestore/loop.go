@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
@@ -131,7 +132,7 @@ func RetryDelay(err error, failures int) time.Duration {
 	if kubeconn.Unavailable(err) {
 		longest = kubeconn.MaxOutagePause
 	}
-	delay := min(minRetryDelay<<min(failures, 10), longest)
+	delay := backoff.Exponential{Min: minRetryDelay, Max: longest}.After(failures + 1)
 	if seconds, given := apierrors.SuggestsClientDelay(err); given {
 		delay = max(delay, min(time.Duration(seconds)*time.Second, maxSuggestedDelay))
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,17 +25,19 @@ import (
 const disruptionReason = "DeletionByTaintManager"
 
 // Writer writes to Nodes and Pods, and reads past the cache. Its methods block until kube-apiserver
-// answers or ctx ends. It is safe for concurrent use.
+// answers or ctx ends. Except RenewCheckLease it is safe for concurrent use.
 type Writer struct {
-	kube       kubernetes.Interface
-	namespace  string
-	slimmer    *slimmer
-	checkLease *checkLease
+	kube      kubernetes.Interface
+	namespace string
+	slimmer   *slimmer
+	// checkLease is the Lease of RenewCheckLease as it was last written or read; nil if that is not
+	// known.
+	checkLease *coordinationv1.Lease
 }
 
 // Writer returns a Writer with the client of the Store.
 func (s *Store) Writer() *Writer {
-	return &Writer{kube: s.kube, namespace: s.cfg.Namespace, slimmer: s.slimmer, checkLease: newCheckLease()}
+	return &Writer{kube: s.kube, namespace: s.cfg.Namespace, slimmer: s.slimmer}
 }
 
 // Write applies a step and returns the Node after it, as the Store would cache it.

@@ -3,6 +3,7 @@ package writeback
 import (
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
@@ -138,7 +139,7 @@ func (c ConcurrencyLimit) unanswered(now monotonic.Instant) ConcurrencyLimit {
 		c.slowStart = max(c.limit/2, 1)
 	}
 	c.limit = 1
-	c.probePause = min(max(2*c.probePause, minProbePause), maxProbePause)
+	c.probePause = backoff.Exponential{Min: minProbePause, Max: maxProbePause}.Next(c.probePause)
 	c.pausedUntil = max(c.pausedUntil, now.Add(c.probePause))
 	return c
 }

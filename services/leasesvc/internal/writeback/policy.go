@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
@@ -81,6 +82,5 @@ const (
 
 // Backoff returns the pause after a number of consecutive failures. It doubles from 200 ms to 7 s.
 func Backoff(failures int32) time.Duration {
-	doublings := min(max(failures-1, 0), 16)
-	return min(minBackoff<<doublings, maxBackoff)
+	return backoff.Exponential{Min: minBackoff, Max: maxBackoff}.After(int(failures))
 }

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/prototime"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -58,14 +59,14 @@ func droppedCondition(state serviceState) *metav1.Condition {
 	if invalid := state.mirror.InvalidCount; invalid > 0 {
 		condition.Reason = reasonInvalidAddresses
 		sentences = append(sentences, fmt.Sprintf("%s of the Endpoints object %s invalid: %s. Correct what writes the object%s.",
-			counted(invalid, "address", "addresses"), oneOrMany(invalid, "is", "are"), quotedList(state.mirror.Invalid, invalid), writerText(state.mirror.Writer)))
+			counted(invalid, "address", "addresses"), oneOrMany(invalid, "is", "are"), wording.Quoted(state.mirror.Invalid, invalid, maxQuoted), writerText(state.mirror.Writer)))
 	}
 	if tooMany := state.mirror.TooMany; tooMany > 0 {
 		condition.Reason = reasonTooManyAddresses
 		sentences = append(sentences, fmt.Sprintf("%s of the Endpoints object %s in no slice, because a subset may have %d. With --mirroring-spill, further slices hold them.",
 			counted(tooMany, "address", "addresses"), oneOrMany(tooMany, "is", "are"), state.limits.PerSubset))
 	}
-	condition.Message = validUTF8(strings.Join(sentences, " "))
+	condition.Message = wording.Valid(strings.Join(sentences, " "))
 	return condition
 }
 
@@ -82,7 +83,7 @@ func contendedCondition(state serviceState) *metav1.Condition {
 		Type:           conditionContended,
 		Status:         metav1.Condition_STATUS_TRUE,
 		Reason:         reasonAnotherWriter,
-		Message:        validUTF8(fmt.Sprintf("%q keeps reverting the slices. Changes of endpoints are still written; changes of labels, zones and hints wait up to a minute.", writer)),
+		Message:        wording.Valid(fmt.Sprintf("%q keeps reverting the slices. Changes of endpoints are still written; changes of labels, zones and hints wait up to a minute.", writer)),
 		TransitionTime: prototime.New(since),
 	}
 }
@@ -116,7 +117,7 @@ func managedCondition(state serviceState) *metav1.Condition {
 		if len(state.mirror.Slices) == 0 && !hasAddress(state.mirror.Endpoints) {
 			message += " The object has no address."
 		}
-		return &metav1.Condition{Type: conditionManaged, Status: metav1.Condition_STATUS_TRUE, Reason: reasonMirrored, Message: validUTF8(message)}
+		return &metav1.Condition{Type: conditionManaged, Status: metav1.Condition_STATUS_TRUE, Reason: reasonMirrored, Message: wording.Valid(message)}
 	}
 	reason, text := state.unmanaged()
 	return &metav1.Condition{
@@ -176,7 +177,7 @@ func hintsCondition(state serviceState, of *slicev1.ServiceSlices) *metav1.Condi
 	switch {
 	case state.TopologyProblem != "":
 		condition.Reason = reasonNotAllocated
-		condition.Message = validUTF8(fmt.Sprintf("The Service asks for %s, and has no hints: %s.", state.Topology, state.TopologyProblem))
+		condition.Message = wording.Valid(fmt.Sprintf("The Service asks for %s, and has no hints: %s.", state.Topology, state.TopologyProblem))
 	case ready == 0:
 		return nil
 	case hinted >= ready:
@@ -215,12 +216,5 @@ func oneOrMany(count int, one, many string) string {
 	return many
 }
 
-// quotedList quotes the first of count texts, which may be any text.
-func quotedList(texts []string, count int) string {
-	const maxText = 64
-	quoted := make([]string, 0, maxListed)
-	for _, text := range texts[:min(len(texts), maxListed)] {
-		quoted = append(quoted, strconv.Quote(text[:min(len(text), maxText)]))
-	}
-	return listed(quoted, count)
-}
+// maxQuoted bounds a text of an object in a sentence.
+const maxQuoted = 64

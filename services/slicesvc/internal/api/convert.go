@@ -12,7 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/prototime"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/internal/wording"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
@@ -97,7 +97,7 @@ func convertSync(source slicev1.SliceSource, history slicecontroller.SyncHistory
 	return &slicev1.ServiceSlices_Sync{
 		Source:          source,
 		LastSuccessTime: prototime.New(history.LastSuccess),
-		LastError:       validUTF8(history.LastError),
+		LastError:       wording.Valid(history.LastError),
 		FailureCount:    int32(history.Failures),
 		LastPlan:        convertLastPlan(last),
 	}
@@ -124,7 +124,7 @@ func convertSlices(all []*discoveryv1.EndpointSlice, source slicev1.SliceSource,
 		one := convertSlice(slice)
 		one.Source, one.Capacity, one.WriteTime = source, int32(capacity), prototime.New(writeTimes[slice.Name])
 		if failure, ok := failed[slice.Name]; ok {
-			one.LastError = validUTF8(failure.Err.Error())
+			one.LastError = wording.Valid(failure.Err.Error())
 		}
 		converted = append(converted, one)
 	}
@@ -174,43 +174,9 @@ func convertPort(port discoveryv1.EndpointPort) *slicev1.SliceSummary_Port {
 // convertChain leaves the sources to the caller.
 func convertChain(chain explain.Chain, replicaID string) *slicev1.ExplainEndpointResponse {
 	response := &slicev1.ExplainEndpointResponse{Included: chain.Included, Settled: chain.Settled}
-	if chain.BrokenIndex >= 0 {
-		broken := int32(chain.BrokenIndex)
-		response.BrokenIndex = &broken
-	}
-	for i := range chain.Links {
-		response.Evidence = append(response.Evidence, convertLink(&chain.Links[i], replicaID))
-	}
+	response.Evidence, response.BrokenIndex = chain.Proto(replicaID)
 	return response
 }
-
-func convertLink(link *explain.Link, replicaID string) *metav1.Evidence {
-	converted := &metav1.Evidence{
-		Code: link.Code, Result: convertResult(link.Result), Message: validUTF8(link.Message), Next: validUTF8(link.Next),
-		Source: link.Source, ReplicaId: replicaID, Version: link.Version, ObserveTime: prototime.New(link.Time),
-	}
-	if of := link.Object; of != (explain.Object{}) {
-		converted.Object = &metav1.ObjectReference{ApiVersion: of.APIVersion, Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Uid: of.UID}
-	}
-	return converted
-}
-
-func convertResult(result explain.Result) metav1.Evidence_Result {
-	switch result {
-	case explain.OK:
-		return metav1.Evidence_RESULT_OK
-	case explain.Warning:
-		return metav1.Evidence_RESULT_WARNING
-	case explain.Failed:
-		return metav1.Evidence_RESULT_FAILED
-	case explain.NotApplicable:
-		return metav1.Evidence_RESULT_NOT_APPLICABLE
-	}
-	return metav1.Evidence_RESULT_UNSPECIFIED
-}
-
-// validUTF8 makes text of Kubernetes objects and errors sendable: proto strings must be UTF-8.
-func validUTF8(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
 func valueOf[T any](pointer *T) T {
 	if pointer == nil {

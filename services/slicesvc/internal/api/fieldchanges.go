@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
@@ -43,7 +44,7 @@ type differ struct{ changes []*metav1.FieldChange }
 // compare adds a change if the values differ. A nil value is absent.
 func (d *differ) compare(path string, before, after any) {
 	if !equality.Semantic.DeepEqual(before, after) {
-		d.changes = append(d.changes, &metav1.FieldChange{Path: validUTF8(path), Before: encode(before), After: encode(after)})
+		d.changes = append(d.changes, &metav1.FieldChange{Path: wording.Valid(path), Before: encode(before), After: encode(after)})
 	}
 }
 
@@ -56,7 +57,7 @@ func encode(value any) string {
 	if len(text) > maxFieldValue {
 		return strings.ToValidUTF8(string(text[:maxFieldValue]), "")
 	}
-	return validUTF8(string(text))
+	return wording.Valid(string(text))
 }
 
 func (d *differ) maps(path string, before, after map[string]string) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/trivet-dev/trivet/internal/prototime"
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -130,7 +131,7 @@ func incompleteReasons(preview *slicecontroller.Preview) []*metav1.IncompleteRea
 	for _, node := range preview.MissingNodes {
 		reasons = append(reasons, &metav1.IncompleteReason{
 			Reason:  reasonNodeMissing,
-			Message: validUTF8(fmt.Sprintf("Node %q does not exist, though Pods of the Service are bound to it.", node)),
+			Message: wording.Valid(fmt.Sprintf("Node %q does not exist, though Pods of the Service are bound to it.", node)),
 			Object:  &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: node},
 		})
 	}
@@ -154,7 +155,7 @@ func convertChange(change *pack.Change) *metav1.Change {
 			Uid:        string(change.Slice.UID),
 		},
 		Reason:  string(change.Reason),
-		Message: validUTF8(change.Message()),
+		Message: wording.Valid(change.Message()),
 		Outcome: metav1.Change_OUTCOME_PLANNED,
 	}
 	if change.From != nil {
@@ -188,6 +189,6 @@ func setOutcome(change *metav1.Change, outcome slicecontroller.Outcome) {
 	case slicecontroller.NotNeeded:
 		change.Outcome = metav1.Change_OUTCOME_NOT_NEEDED
 	case slicecontroller.Failed:
-		change.Outcome, change.Error = metav1.Change_OUTCOME_FAILED, validUTF8(outcome.Err.Error())
+		change.Outcome, change.Error = metav1.Change_OUTCOME_FAILED, wording.Valid(outcome.Err.Error())
 	}
 }

@@ -2,10 +2,10 @@ package api
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirrorcontroller"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -57,7 +57,7 @@ func (s *Server) Problems() []*metav1.Problem {
 			Severity: metav1.Problem_SEVERITY_WARNING,
 			Object:   objectOf(dropping),
 			Message: fmt.Sprintf("Addresses in the Endpoints of %s are in no slice since %s; of %s: %s",
-				names(dropping), clock(dropping.Since), dropping.Latest, dropping.Cause),
+				names(dropping), wording.Time(dropping.Since), dropping.Latest, dropping.Cause),
 			Next: "Set --mirroring-spill for addresses over the limit; correct the writer of invalid addresses, which trivet slices names.",
 		}))
 	}
@@ -67,7 +67,7 @@ func (s *Server) Problems() []*metav1.Problem {
 			Severity: metav1.Problem_SEVERITY_WARNING,
 			Object:   objectOf(overlapping),
 			Message: fmt.Sprintf("Slices of Pods and mirrored slices of %s exist side by side since %s, and traffic goes to the endpoints of both.",
-				names(overlapping), clock(overlapping.Since)),
+				names(overlapping), wording.Time(overlapping.Since)),
 			Next: "Delete the slices that the former selector has left, or start slicesvc with --cleanup-selectorless.",
 		}))
 	}
@@ -84,7 +84,7 @@ func (s *Server) failing(group slicecontroller.ServiceGroup, of string) []*metav
 		Severity: metav1.Problem_SEVERITY_ERROR,
 		Object:   objectOf(group),
 		Message: fmt.Sprintf("The %s of %s cannot be written since %s; %s failed last: %s",
-			of, names(group), clock(group.Since), group.Latest, group.Cause),
+			of, names(group), wording.Time(group.Since), group.Latest, group.Cause),
 		Next: "Look at the error; slicesvc tries again by itself.",
 	})}
 }
@@ -100,7 +100,7 @@ func (s *Server) contended(group slicecontroller.ServiceGroup, of, rival string)
 		Severity: metav1.Problem_SEVERITY_WARNING,
 		Object:   objectOf(group),
 		Message: fmt.Sprintf("Another writer keeps changing the %s of %s since %s; of %s it is %q.",
-			of, names(group), clock(group.Since), group.Latest, group.Cause),
+			of, names(group), wording.Time(group.Since), group.Latest, group.Cause),
 		Next: fmt.Sprintf("Stop the other writer. If it is kube-controller-manager, disable its %s.", rival),
 	})}
 }
@@ -113,7 +113,7 @@ func (s *Server) problem(problem *metav1.Problem) *metav1.Problem {
 	} else {
 		problem.Resource = "replicas/" + s.cfg.ReplicaID
 	}
-	problem.Message = validUTF8(problem.GetMessage())
+	problem.Message = wording.Valid(problem.GetMessage())
 	return problem
 }
 
@@ -156,7 +156,7 @@ func (s *Server) blockedShards(held []slicecontroller.HeldShard, now time.Time, 
 		Code:     problemShardBlocked,
 		Severity: metav1.Problem_SEVERITY_ERROR,
 		Message: fmt.Sprintf("This replica leads shards %s and %s since %s: %s",
-			listed(blocked, len(blocked)), lacks, clock(since), cause),
+			wording.List(blocked, len(blocked)), lacks, wording.Time(since), cause),
 		Next: "Look at the cause and at the log of the replica.",
 	})}
 }
@@ -176,7 +176,7 @@ func (s *Server) cacheProblems(now time.Time) []*metav1.Problem {
 		if now.Sub(cache.Heard) < silentAfter {
 			continue
 		}
-		message := fmt.Sprintf("The watch of every %s was last heard at %s, so slices may be out of date", cache.Kind, clock(cache.Heard))
+		message := fmt.Sprintf("The watch of every %s was last heard at %s, so slices may be out of date", cache.Kind, wording.Time(cache.Heard))
 		if cache.Failure != nil {
 			message += ": " + cache.Failure.Error()
 		}
@@ -199,20 +199,5 @@ func names(group slicecontroller.ServiceGroup) string {
 	if group.Count == 1 {
 		return "Service " + first[0]
 	}
-	return fmt.Sprintf("%d Services (%s)", group.Count, listed(first, group.Count))
+	return fmt.Sprintf("%d Services (%s)", group.Count, wording.List(first, group.Count))
 }
-
-// maxListed is how many items a sentence lists.
-const maxListed = 5
-
-// listed joins the first of count items.
-func listed(items []string, count int) string {
-	items = items[:min(len(items), maxListed)]
-	if count > len(items) {
-		items = append(slices.Clip(items), "…")
-	}
-	return strings.Join(items, ", ")
-}
-
-// clock formats a time for people.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

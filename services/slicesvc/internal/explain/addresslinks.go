@@ -8,6 +8,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/evidence"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
@@ -15,11 +16,7 @@ import (
 // except for its address.
 func explainAddress(f Facts) Chain {
 	places := addressPlaces(f)
-	chain := Chain{
-		BrokenIndex: -1,
-		Included:    len(places) > 0,
-		Settled:     !f.Pending && len(places) == 0,
-	}
+	chain := Chain{Included: len(places) > 0, Settled: !f.Pending && len(places) == 0}
 	chain.add(f, serviceLink(f))
 	chain.add(f, unmirroredLinks(f)...)
 	for range max(len(f.Service.Spec.Selector), 1) {
@@ -40,8 +37,8 @@ func explainAddress(f Facts) Chain {
 	return chain
 }
 
-func noPodLink(code string) Link {
-	return Link{Code: code, Source: "pod", Result: NotApplicable, Message: "There is no Pod with the address."}
+func noPodLink(code string) evidence.Link {
+	return evidence.Link{Code: code, Source: "pod", Result: evidence.NotApplicable, Message: "There is no Pod with the address."}
 }
 
 // addressFamilies returns the families of the Service, that of the address, and those of the slices
@@ -58,24 +55,24 @@ func addressFamilies(f Facts, places []place) []discoveryv1.AddressType {
 	return slices.Compact(families)
 }
 
-func noPodAddressLink(f Facts, family discoveryv1.AddressType) Link {
+func noPodAddressLink(f Facts, family discoveryv1.AddressType) evidence.Link {
 	l := noPodLink(CodeAddress)
 	if own, ok := desired.FamilyOf(f.Address); ok && own != family {
 		l.Message = fmt.Sprintf("%s is no %s address.", f.Address, family)
 		return l
 	}
-	l.Result = Failed
+	l.Result = evidence.Failed
 	l.Message = fmt.Sprintf("No Pod of namespace %s has the address %s.", f.Service.Namespace, f.Address)
 	l.Next = "Compare the address with those of the pods: kubectl get pods -o wide."
 	return l
 }
 
 // noPodSliceLink says which slices have the address, though no Pod has it.
-func noPodSliceLink(f Facts, family discoveryv1.AddressType, places []place) Link {
-	l := Link{Code: CodeSlice, Source: "endpointslice"}
+func noPodSliceLink(f Facts, family discoveryv1.AddressType, places []place) evidence.Link {
+	l := evidence.Link{Code: CodeSlice, Source: "endpointslice"}
 	here := slices.DeleteFunc(slices.Clone(places), func(at place) bool { return at.slice.AddressType != family })
 	if len(here) == 0 {
-		l.Result, l.Message = NotApplicable, fmt.Sprintf("It is in no %s slice that slicesvc writes.", family)
+		l.Result, l.Message = evidence.NotApplicable, fmt.Sprintf("It is in no %s slice that slicesvc writes.", family)
 		return l
 	}
 	at := here[0]
@@ -83,8 +80,8 @@ func noPodSliceLink(f Facts, family discoveryv1.AddressType, places []place) Lin
 	if at.endpoint.PodName != "" {
 		of = fmt.Sprintf(", for pod %s, which does not have it", at.endpoint.PodName)
 	}
-	l.setSlice(at.slice)
-	l.Result, l.Next = Warning, f.nextWrite()
+	setSlice(&l, at.slice)
+	l.Result, l.Next = evidence.Warning, f.nextWrite()
 	l.Message = fmt.Sprintf("It is endpoint %d of %d in %s%s.", at.position, len(at.slice.Endpoints), at.slice.Name, of)
 	return l
 }

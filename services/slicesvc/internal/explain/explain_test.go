@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trivet-dev/trivet/internal/evidence"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
@@ -335,7 +336,7 @@ func TestExplain_Chains(t *testing.T) {
 
 func render(c explain.Chain) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "included %v, settled %v, first failed %d\n", c.Included, c.Settled, c.BrokenIndex)
+	fmt.Fprintf(&b, "included %v, settled %v, first failed %d\n", c.Included, c.Settled, c.Broken())
 	for _, l := range c.Links {
 		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Result, l.Source)
 		if l.Object.Kind != "" {
@@ -349,7 +350,7 @@ func render(c explain.Chain) string {
 	return b.String()
 }
 
-// Every chain has all links in order, and BrokenIndex is the first failed link.
+// Every chain has all links in order, and Broken returns the first failed link.
 func TestExplain_ChainIsComplete(t *testing.T) {
 	for name, fixture := range fixtures() {
 		_, chain := fixture.explain()
@@ -359,7 +360,7 @@ func TestExplain_ChainIsComplete(t *testing.T) {
 			if len(codes) == 0 || codes[len(codes)-1] != l.Code {
 				codes = append(codes, l.Code)
 			}
-			if first < 0 && l.Result == explain.Failed {
+			if first < 0 && l.Result == evidence.Failed {
 				first = i
 			}
 			if l.Message == "" || l.Result == 0 || l.Time.IsZero() || l.Source == "" {
@@ -371,8 +372,8 @@ func TestExplain_ChainIsComplete(t *testing.T) {
 		if diff := cmp.Diff(want, codes); diff != "" {
 			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
 		}
-		if first != chain.BrokenIndex {
-			t.Errorf("%s: broken_index is %d, want %d", name, chain.BrokenIndex, first)
+		if first != chain.Broken() {
+			t.Errorf("%s: broken_index is %d, want %d", name, chain.Broken(), first)
 		}
 	}
 }

@@ -9,44 +9,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/evidence"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-func sliceLink(f Facts, m family) Link {
-	l := Link{Code: CodeSlice, Source: "endpointslice"}
+func sliceLink(f Facts, m family) evidence.Link {
+	l := evidence.Link{Code: CodeSlice, Source: "endpointslice"}
 	if len(m.places) > 0 {
-		l.setSlice(m.places[0].slice)
+		setSlice(&l, m.places[0].slice)
 	}
 	switch {
 	case len(m.places) == 0 && m.planned == nil:
-		l.Result, l.Message = NotApplicable, fmt.Sprintf("It is in no %s slice, as planned.", m.addressType)
+		l.Result, l.Message = evidence.NotApplicable, fmt.Sprintf("It is in no %s slice, as planned.", m.addressType)
 	case len(m.places) == 0:
-		l.Result, l.Message, l.Next = Failed, fmt.Sprintf("It is in no %s slice yet, but should be in one.", m.addressType), f.nextWrite()
+		l.Result, l.Message, l.Next = evidence.Failed, fmt.Sprintf("It is in no %s slice yet, but should be in one.", m.addressType), f.nextWrite()
 	case len(m.places) > 1:
-		l.Result, l.Next = Warning, f.nextWrite()
+		l.Result, l.Next = evidence.Warning, f.nextWrite()
 		l.Message = fmt.Sprintf("It is in %d endpoints of %s slices, the first in %s; it is being moved, or one of them is stale.",
 			len(m.places), m.addressType, m.places[0].slice.Name)
 	case m.planned == nil || !m.served:
-		l.Result, l.Message = Warning, m.position()+", but should not be."
+		l.Result, l.Message = evidence.Warning, m.position()+", but should not be."
 		if index.Managed(f.Service) {
 			l.Next = f.nextWrite()
 		} else {
 			l.Next = "Slices of a Service that is no longer managed stay, unless --cleanup-selectorless is set."
 		}
 	default:
-		l.Result, l.Message = OK, m.position()+"."
+		l.Result, l.Message = evidence.OK, m.position()+"."
 		if drift := m.drift(m.places[0]); drift != "" {
-			l.Result, l.Message, l.Next = Warning, m.position()+", "+drift+".", f.nextWrite()
+			l.Result, l.Message, l.Next = evidence.Warning, m.position()+", "+drift+".", f.nextWrite()
 		}
 	}
 	return l
 }
 
-func (l *Link) setSlice(slice *discoveryv1.EndpointSlice) {
+func setSlice(l *evidence.Link, slice *discoveryv1.EndpointSlice) {
 	l.Version, l.Time = slice.ResourceVersion, triggerTime(slice.Annotations)
-	l.Object = Object{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", Namespace: slice.Namespace, Name: slice.Name, UID: string(slice.UID)}
+	l.Object = evidence.Object{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", Namespace: slice.Namespace, Name: slice.Name, UID: string(slice.UID)}
 }
 
 // position returns a sentence without its end, such as "It is endpoint 3 of 57 in web-x7k2p".
@@ -76,11 +77,11 @@ func triggerTime(annotations map[string]string) time.Time {
 	return t
 }
 
-func hintsLink(f Facts, families []family) Link {
+func hintsLink(f Facts, families []family) evidence.Link {
 	l := f.serviceLink(CodeHints)
 	text := hints.ModeName(f.Service)
 	if text == "" {
-		l.Result, l.Message = NotApplicable, "The Service does not ask for hints."
+		l.Result, l.Message = evidence.NotApplicable, "The Service does not ask for hints."
 		return l
 	}
 	var of *place
@@ -93,18 +94,18 @@ func hintsLink(f Facts, families []family) Link {
 	}
 	switch {
 	case of == nil || !ready:
-		l.Result, l.Message = NotApplicable, fmt.Sprintf("The Service asks for %s; only ready endpoints have hints.", text)
+		l.Result, l.Message = evidence.NotApplicable, fmt.Sprintf("The Service asks for %s; only ready endpoints have hints.", text)
 	case of.endpoint.HintNode != "" && of.endpoint.HintZone == "":
-		l.Result, l.Message = OK, fmt.Sprintf("Because of %s, it is for clients on node %s, which has no zone.", text, of.endpoint.HintNode)
+		l.Result, l.Message = evidence.OK, fmt.Sprintf("Because of %s, it is for clients on node %s, which has no zone.", text, of.endpoint.HintNode)
 	case of.endpoint.HintNode != "":
-		l.Result, l.Message = OK, fmt.Sprintf("Because of %s, it is for clients on node %s, else in zone %s.", text, of.endpoint.HintNode, of.endpoint.HintZone)
+		l.Result, l.Message = evidence.OK, fmt.Sprintf("Because of %s, it is for clients on node %s, else in zone %s.", text, of.endpoint.HintNode, of.endpoint.HintZone)
 	case of.endpoint.HintZone != "":
-		l.Result, l.Message = OK, fmt.Sprintf("Because of %s, it is for clients in zone %s.", text, of.endpoint.HintZone)
+		l.Result, l.Message = evidence.OK, fmt.Sprintf("Because of %s, it is for clients in zone %s.", text, of.endpoint.HintZone)
 	case f.TopologyProblem != "":
-		l.Result, l.Message = Warning, fmt.Sprintf("The Service asks for %s, but has no hints: %s.", text, clause(f.TopologyProblem))
+		l.Result, l.Message = evidence.Warning, fmt.Sprintf("The Service asks for %s, but has no hints: %s.", text, clause(f.TopologyProblem))
 		l.Next = "Without hints, traffic goes to all endpoints evenly."
 	default:
-		l.Result, l.Message = Warning, fmt.Sprintf("The Service asks for %s, but the pod's endpoint has no hint; unless every ready endpoint has one, traffic goes to all evenly.", text)
+		l.Result, l.Message = evidence.Warning, fmt.Sprintf("The Service asks for %s, but the pod's endpoint has no hint; unless every ready endpoint has one, traffic goes to all evenly.", text)
 		l.Next = "Hints need the label topology.kubernetes.io/zone on every node."
 	}
 	return l

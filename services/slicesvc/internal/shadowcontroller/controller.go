@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -107,7 +108,7 @@ func (c *Controller) pass(ctx context.Context, report loop.Report) error {
 				c.cfg.Tracker.Observe(time.Now(), subject, shadow.Compare(in))
 			}
 			if time.Since(began) >= pauseEvery {
-				pause(ctx, pauseEvery)
+				backoff.Sleep(ctx, pauseEvery)
 				began = time.Now()
 			}
 		}
@@ -135,13 +136,4 @@ func (c *Controller) prove(ctx context.Context, report loop.Report) error {
 		return errors.Join(errors.New("the caches are behind"), late)
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -1,6 +1,10 @@
 package slicecontroller
 
-import "time"
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/backoff"
+)
 
 const (
 	// contentionWindow is how soon after a write of ours another writer must change the slice to
@@ -59,7 +63,7 @@ func (c *contention) recordRevert(written, now time.Time, writer string) (report
 		c.since = now
 	}
 	if !now.Before(c.until) {
-		c.pause = min(max(2*c.pause, minPause), maxPause)
+		c.pause = backoff.Exponential{Min: minPause, Max: maxPause}.Next(c.pause)
 		c.until = now.Add(c.pause)
 	}
 	if now.Sub(c.reported) < reportContentionEvery {

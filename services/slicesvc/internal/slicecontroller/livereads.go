@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
@@ -147,7 +148,7 @@ func (c *Syncer) catchUp(owned *ownedShard) bool {
 			return c.deps.Watches == nil || c.deps.Watches.Await(owned.ctx, current, func(late error) { owned.block(late, time.Now()) })
 		}
 		owned.block(fmt.Errorf("read what the last leader of shard %d wrote: %w", owned.shard, err), time.Now())
-		if pause(owned.ctx, min(retryDelay(failures), maxCatchUpDelay)); owned.ctx.Err() != nil {
+		if backoff.Sleep(owned.ctx, min(retryDelay(failures), maxCatchUpDelay)); owned.ctx.Err() != nil {
 			return false
 		}
 	}
@@ -185,11 +186,4 @@ func (c *Syncer) readChangedSlices(owned *ownedShard) (current kube.Versions, er
 		}
 	}
 	return list.current, nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

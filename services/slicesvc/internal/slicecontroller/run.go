@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
@@ -97,7 +98,7 @@ func (c *Syncer) work(ctx context.Context, queue serviceQueue, busy *atomic.Int3
 		}
 		queue.Done(key)
 		if throttled > 0 {
-			pause(ctx, throttled)
+			backoff.Sleep(ctx, throttled)
 		}
 	}
 }

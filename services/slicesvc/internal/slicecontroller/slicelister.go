@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
@@ -82,7 +83,7 @@ func (l *sliceLister) fill(ctx context.Context, list *sliceList) {
 	case l.turn <- struct{}{}:
 	}
 	defer func() { <-l.turn }()
-	pause(ctx, joinTime)
+	backoff.Sleep(ctx, joinTime)
 	l.begin()
 	var all []metav1.ObjectMeta
 	reads, ctx := errgroup.WithContext(ctx)
