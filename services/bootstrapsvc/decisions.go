@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
@@ -52,14 +53,14 @@ func versionBefore(change baseline.Change) string {
 // The Endpoints object has the same addresses, so its changes are not looked at.
 func publishedBefore(change baseline.Change) []string {
 	object := change.Before
-	if change.Verb == baseline.Delete {
+	if change.Verb == planned.Delete {
 		object = change.Object
 	}
 	return publishedIn(object)
 }
 
 func publishedAfter(change baseline.Change) []string {
-	if change.Verb == baseline.Delete {
+	if change.Verb == planned.Delete {
 		return nil
 	}
 	return publishedIn(change.Object)

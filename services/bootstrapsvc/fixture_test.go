@@ -22,6 +22,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
@@ -359,7 +360,7 @@ func (m *fakeObjects) Apply(ctx context.Context, step baseline.Change) error {
 	if err := m.guard(key, step); err != nil {
 		return err
 	}
-	if step.Verb == baseline.Delete {
+	if step.Verb == planned.Delete {
 		m.remove(key)
 	} else {
 		m.put(step.Object)
@@ -375,9 +376,9 @@ func (m *fakeObjects) guard(key string, step baseline.Change) error {
 	defer m.mu.Unlock()
 	stored, found := m.objects[key]
 	switch {
-	case step.Verb == baseline.Create && !found:
+	case step.Verb == planned.Create && !found:
 		return nil
-	case step.Verb != baseline.Create && found && stored.GetResourceVersion() == step.Object.GetResourceVersion() &&
+	case step.Verb != planned.Create && found && stored.GetResourceVersion() == step.Object.GetResourceVersion() &&
 		stored.GetUID() == step.Object.GetUID():
 		return nil
 	default:

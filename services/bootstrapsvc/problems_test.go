@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
@@ -79,7 +80,7 @@ func TestProblems(t *testing.T) {
 
 func TestProblems_ManyReportsOfOneReasonAreOne(t *testing.T) {
 	t.Parallel()
-	report := baseline.Change{Verb: baseline.Report, Reason: baseline.NamespaceTerminating, Detail: "kube-public is being deleted"}
+	report := baseline.Change{Verb: planned.Report, Reason: baseline.NamespaceTerminating, Detail: "kube-public is being deleted"}
 	got := baselineProblems("loop", &baselinecontroller.State{Reports: []baseline.Change{report, report, report}}, time.Now())
 	if len(got) != 1 || got[0].GetMessage() != "kube-public is being deleted (and 2 more)" {
 		t.Errorf("problems = %v, want one with the number of the others", got)

@@ -81,7 +81,7 @@ func comparingChanges() cmp.Option {
 	}
 }
 
-func planned(apiVersion, kind, namespace, name, reason, message string) *metav1.Change {
+func plannedChange(apiVersion, kind, namespace, name, reason, message string) *metav1.Change {
 	return &metav1.Change{
 		Verb:   metav1.Change_VERB_CREATE,
 		Object: &metav1.ObjectReference{ApiVersion: apiVersion, Kind: kind, Namespace: namespace, Name: name},
@@ -102,15 +102,15 @@ func TestGetBaseline_EmptyCluster(t *testing.T) {
 		EndpointReconciler: "lease",
 		ServiceCidr:        &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Ready: true},
 		Plan: &metav1.Plan{Mode: metav1.Mode_MODE_ENFORCE, Changes: []*metav1.Change{
-			planned("v1", "Namespace", "", "default", "NAMESPACE_MISSING", "system namespace default does not exist"),
-			planned("v1", "Namespace", "", "kube-node-lease", "NAMESPACE_MISSING", "system namespace kube-node-lease does not exist"),
-			planned("v1", "Namespace", "", "kube-public", "NAMESPACE_MISSING", "system namespace kube-public does not exist"),
-			planned("v1", "Namespace", "", "kube-system", "NAMESPACE_MISSING", "system namespace kube-system does not exist"),
-			planned("v1", "Service", "default", "kubernetes", "SERVICE_MISSING",
+			plannedChange("v1", "Namespace", "", "default", "NAMESPACE_MISSING", "system namespace default does not exist"),
+			plannedChange("v1", "Namespace", "", "kube-node-lease", "NAMESPACE_MISSING", "system namespace kube-node-lease does not exist"),
+			plannedChange("v1", "Namespace", "", "kube-public", "NAMESPACE_MISSING", "system namespace kube-public does not exist"),
+			plannedChange("v1", "Namespace", "", "kube-system", "NAMESPACE_MISSING", "system namespace kube-system does not exist"),
+			plannedChange("v1", "Service", "default", "kubernetes", "SERVICE_MISSING",
 				"service default/kubernetes does not exist; its ClusterIP will be 10.0.0.1"),
-			planned("discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes", "ENDPOINT_SLICE_MISSING",
+			plannedChange("discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes", "ENDPOINT_SLICE_MISSING",
 				"endpointslice default/kubernetes does not exist; it will hold 10.1.0.2"),
-			planned("v1", "Endpoints", "default", "kubernetes", "ENDPOINTS_MISSING",
+			plannedChange("v1", "Endpoints", "default", "kubernetes", "ENDPOINTS_MISSING",
 				"endpoints default/kubernetes do not exist; they will hold 10.1.0.2"),
 		}},
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
@@ -325,7 +326,7 @@ func TestService_ConflictIsPlannedAgain(t *testing.T) {
 		f := newFixture(t)
 		interfered := false
 		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
-			if step.Kind().Kind == "EndpointSlice" && step.Verb == baseline.Update && !interfered {
+			if step.Kind().Kind == "EndpointSlice" && step.Verb == planned.Update && !interfered {
 				interfered = true
 				edit(f.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Labels["team"] = "net" })
 			}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -266,7 +267,7 @@ func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
 	}
 	client := kube.NewSliceClient(clients.Slices, slicesvc.UpstreamManagedBy)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
-	for i, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
+	for i, verb := range []planned.Verb{planned.Create, planned.Update, planned.Delete} {
 		_, err := client.Write(t.Context(), pack.Change{Verb: verb, Slice: slice})
 		if pause, requested := kube.RetryAfter(err); !requested || pause != time.Second {
 			t.Errorf("%s: %v, want an error with a Retry-After of 1s", verb, err)

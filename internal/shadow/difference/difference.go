@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 // Kind says what differs. Its text is the label of metrics.
@@ -38,10 +40,6 @@ func Kinds() []Kind { return []Kind{Content, Metadata, Missing, Unwanted, Packin
 // Object names a Kubernetes object.
 type Object struct{ APIVersion, Kind, Namespace, Name, UID string }
 
-// Field is a field that differs: its JSON in the cluster and as it would be written; empty for
-// none.
-type Field struct{ Path, Before, After string }
-
 // Difference is one object that would be written differently.
 type Difference struct {
 	Kind Kind
@@ -55,7 +53,8 @@ type Difference struct {
 	Message string
 	// Writer is the field manager that wrote the object last, Version its resourceVersion.
 	Writer, Version string
-	Fields          []Field
+	// Fields are those that differ, in the cluster and as they would be written.
+	Fields planned.Fields
 	// FieldCount is how many fields differ. Fields has the first ones.
 	FieldCount int
 	// Since is set when it counts.
@@ -95,9 +94,9 @@ func (s *Settling) Observe(now time.Time, subject string, found []Difference) (c
 		d := found[i]
 		fields := d.Fields
 		if len(fields) == 0 {
-			fields = []Field{{}}
+			fields = planned.Fields{{}}
 		}
-		var settled []Field
+		var settled planned.Fields
 		for _, field := range fields {
 			if s.fields+len(after) >= s.Limit {
 				s.drop(subject)
@@ -123,7 +122,7 @@ func (s *Settling) Observe(now time.Time, subject string, found []Difference) (c
 			continue
 		}
 		if len(d.Fields) > 0 {
-			slices.SortFunc(settled, func(a, b Field) int { return cmp.Compare(a.Path, b.Path) })
+			slices.SortFunc(settled, func(a, b planned.Field) int { return cmp.Compare(a.Path, b.Path) })
 			d.FieldCount = len(settled)
 			d.Fields = kept(settled)
 		}
@@ -160,7 +159,7 @@ func (s *Settling) Dropped() int { return len(s.dropped) }
 
 // kept returns copies of the first fields with short texts, so that the others do not stay in
 // memory.
-func kept(fields []Field) []Field {
+func kept(fields planned.Fields) planned.Fields {
 	short := func(text string) string {
 		if len(text) > MaxValue {
 			return strings.Clone(text[:MaxValue])
@@ -169,7 +168,7 @@ func kept(fields []Field) []Field {
 	}
 	first := slices.Clone(fields[:min(len(fields), maxFields)])
 	for i, field := range first {
-		first[i] = Field{Path: short(field.Path), Before: short(field.Before), After: short(field.After)}
+		first[i] = planned.Field{Path: short(field.Path), Before: short(field.Before), After: short(field.After)}
 	}
 	return first
 }
@@ -188,7 +187,7 @@ func (s *Settling) drop(subject string) {
 }
 
 // keyOf identifies one field of a difference.
-func keyOf(d *Difference, field Field) uint64 {
+func keyOf(d *Difference, field planned.Field) uint64 {
 	return xxhash.Sum64String(strings.Join([]string{
 		string(d.Kind), d.Part, d.Object.Kind, d.Object.Namespace, d.Object.Name, d.Object.UID, d.Reason, field.Path, field.Before, field.After,
 	}, "\x00"))

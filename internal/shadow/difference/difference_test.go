@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 )
 
@@ -14,12 +15,12 @@ func at(seconds int) time.Time {
 	return time.Unix(1_700_000_000, 0).Add(time.Duration(seconds) * time.Second)
 }
 
-func content(fields ...difference.Field) difference.Difference {
+func content(fields ...planned.Field) difference.Difference {
 	return difference.Difference{Kind: difference.Content, Object: difference.Object{Kind: "EndpointSlice", Name: "web-1"}, Fields: fields}
 }
 
-func ready(address, before, after string) difference.Field {
-	return difference.Field{Path: address + ".conditions.ready", Before: before, After: after}
+func ready(address, before, after string) planned.Field {
+	return planned.Field{Path: address + ".conditions.ready", Before: before, After: after}
 }
 
 func TestSettling_CountsWhatStaysTheSameForTheSettlingTime(t *testing.T) {
@@ -42,7 +43,7 @@ func TestSettling_AChangeSettlesAnew(t *testing.T) {
 		"gone for a pass":  nil,
 		"another value":    {content(ready("10.0.0.1", "true", ""))},
 		"another endpoint": {content(ready("10.0.0.2", "true", "false"))},
-		"another reason":   {{Kind: difference.Content, Reason: "X", Object: difference.Object{Kind: "EndpointSlice", Name: "web-1"}, Fields: []difference.Field{ready("10.0.0.1", "true", "false")}}},
+		"another reason":   {{Kind: difference.Content, Reason: "X", Object: difference.Object{Kind: "EndpointSlice", Name: "web-1"}, Fields: planned.Fields{ready("10.0.0.1", "true", "false")}}},
 	} {
 		s := difference.Settling{After: settle, Limit: 100}
 		first := []difference.Difference{content(ready("10.0.0.1", "true", "false"))}
@@ -98,9 +99,9 @@ func TestSettling_MemoryIsBoundedAndSaysSo(t *testing.T) {
 // Annotations of 256 KiB are copied to slices, and a Service has thousands of endpoints.
 func TestSettling_KeepsFewFieldsWithShortTexts(t *testing.T) {
 	s := difference.Settling{After: settle, Limit: 1000}
-	var wrong []difference.Field
+	var wrong planned.Fields
 	for range 500 {
-		wrong = append(wrong, difference.Field{Path: strings.Repeat("p", 1<<10+len(wrong)), Before: strings.Repeat("b", 1<<10), After: strings.Repeat("a", 1<<10)})
+		wrong = append(wrong, planned.Field{Path: strings.Repeat("p", 1<<10+len(wrong)), Before: strings.Repeat("b", 1<<10), After: strings.Repeat("a", 1<<10)})
 	}
 	s.Observe(at(0), "services/web", []difference.Difference{content(wrong...)})
 	counted, _ := s.Observe(at(30), "services/web", []difference.Difference{content(wrong...)})

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -149,10 +150,10 @@ func (s *fixture) Write(_ context.Context, change pack.Change) (*discoveryv1.End
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.slices[change.Slice.Name]
-	if (change.Verb == pack.Create) != (before == nil) || before != nil && before.ResourceVersion != change.Slice.ResourceVersion {
+	if (change.Verb == planned.Create) != (before == nil) || before != nil && before.ResourceVersion != change.Slice.ResourceVersion {
 		return nil, kube.ErrConflict // another writer changed the slice, and its event has not come yet
 	}
-	if change.Verb == pack.Delete {
+	if change.Verb == planned.Delete {
 		s.sendOwn(func(gone *discoveryv1.EndpointSlice) { s.DeleteSlice(gone) }, s.remove(change.Slice.Name))
 		return change.Slice, nil
 	}

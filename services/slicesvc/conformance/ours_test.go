@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -51,9 +52,9 @@ func syncOurs(w clusterState) (*store, error) {
 func applyChange(s *store, change pack.Change) error {
 	var err error
 	switch ctx := context.Background(); change.Verb {
-	case pack.Create:
+	case planned.Create:
 		_, err = s.Create(ctx, change.Slice, metav1.CreateOptions{})
-	case pack.Update:
+	case planned.Update:
 		_, err = s.Update(ctx, change.Slice, metav1.UpdateOptions{})
 	default:
 		err = s.Delete(ctx, change.Slice.Name, metav1.DeleteOptions{})

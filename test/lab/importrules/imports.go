@@ -56,8 +56,8 @@ var bans = []ban{
 			`^gateway/internal/(history|merge|verdict)/.* imports ` + module + `(proto/.*|internal/term|gateway/internal/verdict)$`,
 			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,
-			// The values that a comparison finds, pauses that double, evidence, texts for people.
-			` imports ` + module + `internal/(shadow/difference|backoff|evidence|wording)$`,
+			// Values and texts without I/O.
+			` imports ` + module + `internal/(shadow/difference|backoff|evidence|planned|wording)$`,
 		},
 		because: "a domain package imports neither the API nor the shared packages",
 	},
@@ -93,7 +93,7 @@ var bans = []ban{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			// The one API that every process serves, and what all APIs share.
-			`^internal/(evidence|status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
+			`^internal/(evidence|planned|status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
 			`^internal/shadowapi/.* imports ` + module + `proto/trivet/(meta|shadow)/v1$`,
 			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1$`,
 			// The client of the gateway, which its commands share.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
@@ -365,7 +366,7 @@ func TestIndex_FindingHasAllFields(t *testing.T) {
 		Repair: "create ipaddress 10.0.1.1 in the name of service bar/a",
 		Safe:   true, State: allocation.StateOpen, Since: start,
 		Steps: []allocation.Step{{
-			Finding: "findings/not-allocated.ip-addresses.10.0.1.1", Verb: allocation.Create, Store: allocation.IPAddresses,
+			Finding: "findings/not-allocated.ip-addresses.10.0.1.1", Verb: planned.Create, Store: allocation.IPAddresses,
 			Subject: "10.0.1.1",
 			Object: allocation.IPAddress{
 				Name: "10.0.1.1", Parent: allocation.ServiceParent(key("a")),

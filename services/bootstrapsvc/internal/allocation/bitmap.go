@@ -10,6 +10,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/wording"
 )
 
@@ -118,9 +119,9 @@ func (b Bitmap) Write(steps []Step) ([]byte, error) {
 				b.Store, b.Range, s.Verb, s.Subject, s.Store, wording.Clip(s.Range, maxValue))
 		}
 		switch s.Verb {
-		case SetBit:
+		case planned.SetBit:
 			p.number.SetBit(p.number, s.Offset, 1)
-		case ClearBit:
+		case planned.ClearBit:
 			p.number.SetBit(p.number, s.Offset, 0)
 		default:
 			return nil, fmt.Errorf("write %s: %s is not a step of a bitmap", b.Store, s.Verb)

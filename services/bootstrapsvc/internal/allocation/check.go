@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/wording"
 )
 
@@ -129,9 +130,9 @@ func Check(s Step, live LiveState) (CheckResult, string) {
 func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	is := live.IPAddress
 	switch {
-	case is == nil && s.Verb == Create:
+	case is == nil && s.Verb == planned.Create:
 		return CheckPassed, ""
-	case is == nil && s.Verb == Delete:
+	case is == nil && s.Verb == planned.Delete:
 		return CheckUnneeded, "there is no such ipaddress any more"
 	case is == nil:
 		return CheckOutdated, "there is no such ipaddress any more"
@@ -139,7 +140,7 @@ func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 		return CheckOutdated, fmt.Sprintf("ipaddress %s was read for %s", wording.Clip(is.Name, maxValue), s.Subject)
 	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && isAsWanted(is, s):
 		return CheckUnneeded, "the ipaddress is as it should be already"
-	case s.Verb == Create:
+	case s.Verb == planned.Create:
 		return CheckOutdated, "there is an ipaddress of that name by now, of " + is.Parent.String()
 	case is.UID != s.Guard.UID:
 		return CheckOutdated, "there is another ipaddress of that name by now, of " + is.Parent.String()
@@ -153,7 +154,7 @@ func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 // wasPlannedFrom reports whether the object has the content from which a step was planned. Anything
 // else about it, such as an annotation, does not matter.
 func (s Step) wasPlannedFrom(is *IPAddress) bool {
-	if s.Verb == Relabel {
+	if s.Verb == planned.Relabel {
 		return s.Previous == nil && is.ResourceVersion == s.Guard.ResourceVersion ||
 			s.Previous != nil && wording.Clip(is.ManagedBy, maxValue) == s.Previous.ManagedBy && wording.Clip(is.Family, maxValue) == s.Previous.Family
 	}
@@ -175,7 +176,7 @@ func (live LiveState) checkBit(s Step) (CheckResult, string) {
 		return CheckOutdated, bitmap.fault.message
 	case s.Offset < 0 || s.Offset >= bitmap.bits.size || bitmap.subject(s.Offset).text() != s.Subject:
 		return CheckOutdated, fmt.Sprintf("bit %d of range %s does not stand for %s", s.Offset, bitmap.Range, s.Subject)
-	case bitmap.isSet(s.Offset) == (s.Verb == SetBit):
+	case bitmap.isSet(s.Offset) == (s.Verb == planned.SetBit):
 		return CheckUnneeded, "the bit is as it should be already"
 	default:
 		return CheckPassed, ""
@@ -199,7 +200,7 @@ func (u *Usage) conflict(s Step) string {
 			used = uses
 		case by.Key == s.Owner.Key:
 			return fmt.Sprintf("service %s is another one by now", by.Key)
-		case s.Sole && (uses || s.Verb == Delete): // a delete takes away first, so a Service that only names the address counts, too
+		case s.Sole && (uses || s.Verb == planned.Delete): // a delete takes away first, so a Service that only names the address counts, too
 			return fmt.Sprintf("service %s uses %s too", by.Key, s.Subject)
 		}
 	}

@@ -7,11 +7,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
 // planned returns the steps that repair a set of objects.
-func planned(t *testing.T, settings allocation.Settings, s objects) []allocation.Step {
+func stepsFor(t *testing.T, settings allocation.Settings, s objects) []allocation.Step {
 	t.Helper()
 	s.CIDRs = append(s.CIDRs, defaultCIDR())
 	x := load(settings, s)
@@ -46,7 +47,7 @@ func pointer(a allocation.IPAddress) *allocation.IPAddress { return &a }
 
 func TestCheck_Create(t *testing.T) {
 	a := service("a", "10.0.1.1")
-	steps := planned(t, addressSettings(), objects{Services: []allocation.Service{a}})
+	steps := stepsFor(t, addressSettings(), objects{Services: []allocation.Service{a}})
 	reborn, external := a, a
 	reborn.UID, external.Type = "another", allocation.ExternalName
 	expectChecks(t, steps[0], map[string]checkCase{
@@ -80,7 +81,7 @@ func TestCheck_Create(t *testing.T) {
 
 func TestCheck_DeleteOfWrongReference(t *testing.T) {
 	a, wrong := service("a", "10.0.1.1"), object("10.0.1.1", "b")
-	steps := planned(t, addressSettings(), objects{
+	steps := stepsFor(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{wrong},
 	})
 	external := service("b", "10.0.1.1")
@@ -126,14 +127,14 @@ func TestCheck_DeleteOfWrongReference(t *testing.T) {
 			want: allocation.CheckOutdated, why: "ipaddress 10.0.1.2 was read for 10.0.1.1",
 		},
 	})
-	if steps[1].Verb != allocation.Create || steps[1].Reason != allocation.ReasonReference {
+	if steps[1].Verb != planned.Create || steps[1].Reason != allocation.ReasonReference {
 		t.Errorf("after the delete comes %s", steps[1].Material())
 	}
 }
 
 func TestCheck_DeleteOfOrphan(t *testing.T) {
 	orphan, kubernetes := object("10.0.1.1", "gone"), service("kubernetes", "10.0.0.1")
-	step := planned(t, addressSettings(), objects{
+	step := stepsFor(t, addressSettings(), objects{
 		Services:    []allocation.Service{kubernetes},
 		IPAddresses: []allocation.IPAddress{orphan, object("10.0.0.1", "kubernetes")},
 	})[0]
@@ -177,7 +178,7 @@ func TestCheck_DeleteOfOrphan(t *testing.T) {
 func TestCheck_Relabel(t *testing.T) {
 	a := service("a", "10.0.1.1")
 	bare := with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy = "" })
-	step := planned(t, addressSettings(), objects{
+	step := stepsFor(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{bare},
 	})[0]
 	expectChecks(t, step, map[string]checkCase{
@@ -196,7 +197,7 @@ func TestCheck_Relabel(t *testing.T) {
 func TestCheck_Bits(t *testing.T) {
 	a, kubernetes := nodePorts("a", 112), service("kubernetes", "10.0.0.1")
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
-	steps := planned(t, portSettings(), objects{
+	steps := stepsFor(t, portSettings(), objects{
 		Services: []allocation.Service{a, kubernetes}, Bitmaps: []allocation.Bitmap{stored},
 	})
 	all := []allocation.Service{a, kubernetes}
@@ -256,12 +257,12 @@ func TestBitmapWrite_UsesUpstreamEncoding(t *testing.T) {
 		want := new(big.Int).Set(before)
 		var steps []allocation.Step
 		for range rapid.IntRange(0, 8).Draw(t, "steps") {
-			offset, verb := rapid.IntRange(0, 100).Draw(t, "offset"), allocation.ClearBit
+			offset, verb := rapid.IntRange(0, 100).Draw(t, "offset"), planned.ClearBit
 			if rapid.Bool().Draw(t, "set") {
-				verb = allocation.SetBit
+				verb = planned.SetBit
 			}
 			steps = append(steps, allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: offset, Verb: verb})
-			want.SetBit(want, offset, map[allocation.Verb]uint{allocation.SetBit: 1}[verb])
+			want.SetBit(want, offset, map[planned.Verb]uint{planned.SetBit: 1}[verb])
 		}
 		data, err := stored.Write(steps)
 		if err != nil {
@@ -278,13 +279,13 @@ func TestBitmapWrite_UsesUpstreamEncoding(t *testing.T) {
 
 func TestBitmapWrite_RejectsStepsOfOtherRanges(t *testing.T) {
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
-	good := allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: 11, Verb: allocation.ClearBit}
+	good := allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: 11, Verb: planned.ClearBit}
 	for name, change := range map[string]func(*allocation.Step, *allocation.Bitmap){
 		"another store":   func(s *allocation.Step, _ *allocation.Bitmap) { s.Store = allocation.ClusterIPs },
 		"another range":   func(s *allocation.Step, _ *allocation.Bitmap) { s.Range = "100-201" },
 		"behind the end":  func(s *allocation.Step, _ *allocation.Bitmap) { s.Offset = 101 },
 		"before the end":  func(s *allocation.Step, _ *allocation.Bitmap) { s.Offset = -1 },
-		"no bit":          func(s *allocation.Step, _ *allocation.Bitmap) { s.Verb = allocation.Delete },
+		"no bit":          func(s *allocation.Step, _ *allocation.Bitmap) { s.Verb = planned.Delete },
 		"unread":          func(_ *allocation.Step, b *allocation.Bitmap) { b.Problem = "truncated" },
 		"missing":         func(_ *allocation.Step, b *allocation.Bitmap) { b.Missing = true },
 		"unlike a bitmap": func(_ *allocation.Step, b *allocation.Bitmap) { b.Range = "odd" },

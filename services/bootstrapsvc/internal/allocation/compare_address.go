@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/wording"
 )
 
@@ -145,7 +146,7 @@ func (f addressFacts) wrongReference() candidate {
 	}
 	found.Repair = fmt.Sprintf("delete ipaddress %s and create it in the name of service %s", f.text(), f.users[0].Key)
 	found.Steps = []Step{{
-		Verb: Delete, Object: *f.object, Guard: guardOf(f.object), Owner: f.users[0].Owner,
+		Verb: planned.Delete, Object: *f.object, Guard: guardOf(f.object), Owner: f.users[0].Owner,
 		Sole: len(f.users) == 1, Reason: ReasonReference, Detail: found.Message,
 		Risk: "between the delete and the create the address is free, for as long as one request takes",
 	}, f.createStep(ReasonReference, found.Message)}
@@ -174,7 +175,7 @@ func (f addressFacts) wrongLabels() candidate {
 	wanted := f.wantedObject()
 	wanted.UID, wanted.ResourceVersion, wanted.Created = f.object.UID, f.object.ResourceVersion, f.object.Created
 	found.Steps = []Step{{
-		Verb: Relabel, Object: wanted, Previous: &Labels{ManagedBy: wording.Clip(f.object.ManagedBy, maxValue), Family: wording.Clip(f.object.Family, maxValue)}, Guard: guardOf(f.object), Owner: f.users[0].Owner,
+		Verb: planned.Relabel, Object: wanted, Previous: &Labels{ManagedBy: wording.Clip(f.object.ManagedBy, maxValue), Family: wording.Clip(f.object.Family, maxValue)}, Guard: guardOf(f.object), Owner: f.users[0].Owner,
 		Reason: ReasonLabels, Detail: found.Message,
 	}}
 	return found.automatic()
@@ -199,7 +200,7 @@ func (f addressFacts) unusedObject(code Code, reason Reason, message string) can
 	}
 	found.Repair = "delete ipaddress " + f.text()
 	found.Steps = []Step{{
-		Verb: Delete, Object: *f.object, Guard: guardOf(f.object), Sole: true, Reason: reason, Detail: message,
+		Verb: planned.Delete, Object: *f.object, Guard: guardOf(f.object), Sole: true, Reason: reason, Detail: message,
 	}}
 	return found.automatic()
 }
@@ -228,7 +229,7 @@ func (f addressFacts) candidate(code Code, grace graceKind) candidate {
 
 func (f addressFacts) createStep(reason Reason, detail string) Step {
 	return Step{
-		Verb: Create, Object: f.wantedObject(), Guard: Guard{Absent: true}, Owner: f.users[0].Owner,
+		Verb: planned.Create, Object: f.wantedObject(), Guard: Guard{Absent: true}, Owner: f.users[0].Owner,
 		Sole: len(f.users) == 1, Reason: reason, Detail: detail,
 	}
 }

@@ -3,6 +3,8 @@ package allocation
 import (
 	"fmt"
 	"slices"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 func (c *cache) compareBit(s subject) []candidate {
@@ -84,7 +86,7 @@ func bitNotAllocated(bitmap *parsedBitmap, s subject, users []*user) candidate {
 	found.Repair = fmt.Sprintf("set the bit of %s %s", s.noun(), s.text())
 	offset, _ := bitmap.bit(s)
 	found.Steps = []Step{{
-		Verb: SetBit, Offset: offset, Range: bitmap.Range, Owner: users[0].Owner, Reason: ReasonInUse, Detail: found.Message,
+		Verb: planned.SetBit, Offset: offset, Range: bitmap.Range, Owner: users[0].Owner, Reason: ReasonInUse, Detail: found.Message,
 	}}
 	return found.automatic()
 }
@@ -98,7 +100,7 @@ func bitLeaked(bitmap *parsedBitmap, s subject) candidate {
 	found.Repair = fmt.Sprintf("clear the bit of %s %s", s.noun(), s.text())
 	offset, _ := bitmap.bit(s)
 	found.Steps = []Step{{
-		Verb: ClearBit, Offset: offset, Range: bitmap.Range, Sole: true, Reason: ReasonLeaked, Detail: found.Message,
+		Verb: planned.ClearBit, Offset: offset, Range: bitmap.Range, Sole: true, Reason: ReasonLeaked, Detail: found.Message,
 	}}
 	return found.automatic()
 }

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
@@ -113,9 +114,9 @@ func (c *model) apply(s allocation.Step) (bool, error) {
 		return false, nil
 	}
 	switch s.Verb {
-	case allocation.Create, allocation.Relabel:
+	case planned.Create, planned.Relabel:
 		c.putObject(s.Object)
-	case allocation.Delete:
+	case planned.Delete:
 		c.deleteObject(s.Subject)
 	default:
 		data, err := live.Bitmap.Write([]allocation.Step{s})

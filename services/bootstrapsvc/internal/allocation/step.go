@@ -6,23 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)
 
-// Verb is what a step does.
-type Verb string
-
-const (
-	// Create creates an IPAddress object that must not exist.
-	Create Verb = "create"
-	// Relabel sets the allocator's labels on exactly one version of an IPAddress object. The
-	// address stays allocated.
-	Relabel Verb = "relabel"
-	// Delete deletes exactly one version of an IPAddress object.
-	Delete Verb = "delete"
-	// SetBit sets a bit of a bitmap that is clear.
-	SetBit Verb = "set"
-	// ClearBit clears a bit of a bitmap that is set.
-	ClearBit Verb = "clear"
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 // Reason is a stable UPPER_SNAKE_CASE code that says why a step is taken.
@@ -46,7 +31,7 @@ const (
 type Step struct {
 	// Finding is the name of the finding that the step repairs.
 	Finding string
-	Verb    Verb
+	Verb    planned.Verb
 	Store   Store
 	Subject string
 	// Object is, for IPAddresses, the object to write (Create, Relabel) or the object that was seen
@@ -93,7 +78,7 @@ type Guard struct {
 
 // Frees reports whether the step frees an allocation.
 func (s Step) Frees() bool {
-	return s.Verb == ClearBit || s.Verb == Delete && s.Reason != ReasonReference
+	return s.Verb == planned.ClearBit || s.Verb == planned.Delete && s.Reason != ReasonReference
 }
 
 // ReadsAllServices reports whether Check needs a list of all Services for the step: it frees, or it
@@ -185,7 +170,7 @@ func (s Step) Priority() int {
 	switch {
 	case s.Reason == ReasonReference:
 		return 2
-	case s.Verb == Relabel:
+	case s.Verb == planned.Relabel:
 		return 1
 	case s.Frees():
 		return lowestPriority

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -163,7 +164,7 @@ func (w *fakeCluster) putBits(ports ...int) {
 	var steps []allocation.Step
 	for _, port := range ports {
 		steps = append(steps, allocation.Step{
-			Verb: allocation.SetBit, Store: allocation.NodePorts, Range: bitmap.Range, Offset: port - 30000, Subject: strconv.Itoa(port),
+			Verb: planned.SetBit, Store: allocation.NodePorts, Range: bitmap.Range, Offset: port - 30000, Subject: strconv.Itoa(port),
 		})
 	}
 	data, err := bitmap.Write(steps)
@@ -465,7 +466,7 @@ func (r fakeRanges) VerifyCluster(ctx context.Context, identify func(context.Con
 type fakeReporter struct {
 	mu      sync.Mutex // guards the following fields
 	opened  []string
-	refused map[allocation.Verb]int
+	refused map[planned.Verb]int
 }
 
 func (s *fakeReporter) FindingOpened(finding allocation.Finding) {
@@ -484,13 +485,13 @@ func (s *fakeReporter) StepRefused(step allocation.Step, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refused == nil {
-		s.refused = map[allocation.Verb]int{}
+		s.refused = map[planned.Verb]int{}
 	}
 	s.refused[step.Verb]++
 }
 
 // takeRefused returns the refused attempts since the last call.
-func (s *fakeReporter) takeRefused() map[allocation.Verb]int {
+func (s *fakeReporter) takeRefused() map[planned.Verb]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refused := s.refused

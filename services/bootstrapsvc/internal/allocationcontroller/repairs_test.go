@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
@@ -238,21 +239,21 @@ func TestController_RefusedAttemptsOfAutomaticRepairsCount(t *testing.T) {
 		damaged func(t *testing.T) *fakeCluster
 		refuse  func(*fakeCluster)
 		within  time.Duration
-		verb    allocation.Verb
+		verb    planned.Verb
 		// more is the bound of the attempts in 15 minutes, if it is greater than that of the alert.
 		more int
 	}{
 		"the read before the repair": {
-			damaged: missing, refuse: func(w *fakeCluster) { w.locked(func() { w.getErr = denied }) }, within: time.Minute, verb: allocation.Create,
+			damaged: missing, refuse: func(w *fakeCluster) { w.locked(func() { w.getErr = denied }) }, within: time.Minute, verb: planned.Create,
 		},
-		"the write": {damaged: missing, refuse: refuseCreate(denied), within: time.Minute, verb: allocation.Create},
+		"the write": {damaged: missing, refuse: refuseCreate(denied), within: time.Minute, verb: planned.Create},
 		"the dry run before the write": {
-			damaged: replacing, within: time.Minute, verb: allocation.Delete,
+			damaged: replacing, within: time.Minute, verb: planned.Delete,
 			refuse: func(w *fakeCluster) { w.locked(func() { w.refused = map[string]error{"10.0.0.1": denied} }) },
 		},
 		// The address that is missing in between is a finding of its own, with fewer attempts.
-		"the second half of a replacement": {damaged: replacing, refuse: refuseCreate(denied), within: time.Minute, verb: allocation.Create, more: 40},
-		"a webhook that never answers":     {damaged: missing, refuse: refuseCreate(guarded.ErrUnavailable), within: 10 * time.Minute, verb: allocation.Create},
+		"the second half of a replacement": {damaged: replacing, refuse: refuseCreate(denied), within: time.Minute, verb: planned.Create, more: 40},
+		"a webhook that never answers":     {damaged: missing, refuse: refuseCreate(guarded.ErrUnavailable), within: 10 * time.Minute, verb: planned.Create},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/backoff"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -31,7 +32,7 @@ var errReplacing = fmt.Errorf("the replacement waits until fewer than %d other a
 // wouldDeleteInUse reports whether the next step of a finding deletes an address that is in use.
 func (u *unfinishedRepair) wouldDeleteInUse(finding string) bool {
 	numbers := u.pendingStepsOf(finding)
-	return len(numbers) > 1 && u.Steps[numbers[0]].Verb == allocation.Delete && u.Steps[numbers[0]].Reason == allocation.ReasonReference
+	return len(numbers) > 1 && u.Steps[numbers[0]].Verb == planned.Delete && u.Steps[numbers[0]].Reason == allocation.ReasonReference
 }
 
 // mayDeleteInUse reports whether another replacement may be begun.

@@ -17,6 +17,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -97,7 +98,7 @@ func (t *Telemetry) createSeries() {
 		t.addressErrors.WithLabelValues(kind)
 	}
 	t.addressErrors.WithLabelValues(typeInvalid)
-	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
+	for _, verb := range []planned.Verb{planned.Create, planned.Relabel, planned.Delete, planned.SetBit, planned.ClearBit} {
 		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed, repairstore.StepSkipped} {
 			t.steps.WithLabelValues(string(verb), string(state))
 		}
@@ -242,7 +243,7 @@ const (
 func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepResult) {
 	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
 	switch {
-	case result.State == repairstore.StepDone && step.Verb != allocation.Delete:
+	case result.State == repairstore.StepDone && step.Verb != planned.Delete:
 		t.sendRepairEvent(step, corev1.EventTypeNormal, reasonRepaired, fmt.Sprintf("%s %s is repaired: %s", step.Store, step.Subject, step.Detail))
 	case result.State == repairstore.StepFailed:
 		t.sendRepairEvent(step, corev1.EventTypeWarning, reasonRepairFailed,

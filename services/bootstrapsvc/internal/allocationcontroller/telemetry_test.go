@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -171,8 +172,8 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	h.PassFinished(0, nil, fmt.Errorf("pass: %w", guarded.ErrUnavailable))
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
-	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
-	h.StepRefused(allocation.Step{Verb: allocation.Create}, errors.New("forbidden"))
+	h.StepFinished(allocation.Step{Verb: planned.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
+	h.StepRefused(allocation.Step{Verb: planned.Create}, errors.New("forbidden"))
 	want := map[string]float64{
 		"apiserver_clusterip_repair_ip_errors_total duplicate": 1, "apiserver_clusterip_repair_ip_errors_total full": 1,
 		"apiserver_clusterip_repair_ip_errors_total invalid": 1, "apiserver_clusterip_repair_ip_errors_total leak": 2,

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
@@ -150,7 +151,7 @@ func (u *unfinishedRepair) isHalfReplaced(finding string) bool {
 // isFreeInBetween reports whether a step must create an address that the step before has deleted.
 func (u *unfinishedRepair) isFreeInBetween(number int) bool {
 	step := u.Steps[number]
-	if step.Verb != allocation.Create || step.Reason != allocation.ReasonReference ||
+	if step.Verb != planned.Create || step.Reason != allocation.ReasonReference ||
 		u.Results[number].State != repairstore.StepPending || number == 0 {
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -53,7 +54,7 @@ func (r *reconciler) addWork(finding string, priority int) {
 func (r *reconciler) enqueueReplacements() {
 	for _, repair := range r.repairs.unfinished {
 		for number, step := range repair.Steps {
-			if step.Verb == allocation.Create && step.Reason == allocation.ReasonReference && repair.Results[number].State == repairstore.StepPending {
+			if step.Verb == planned.Create && step.Reason == allocation.ReasonReference && repair.Results[number].State == repairstore.StepPending {
 				r.queue.add(step.Finding, firstPriority, time.Time{}, false)
 			}
 		}

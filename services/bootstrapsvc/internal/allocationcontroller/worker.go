@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -119,7 +120,7 @@ func (w *worker) apply(ctx context.Context, steps []allocation.Step) []outcome {
 	switch {
 	case steps[0].Store.IsBitmap():
 		return w.applyBits(ctx, steps)
-	case len(steps) == 2 && steps[0].Verb == allocation.Delete && steps[1].Verb == allocation.Create:
+	case len(steps) == 2 && steps[0].Verb == planned.Delete && steps[1].Verb == planned.Create:
 		return w.replace(ctx, steps[0], steps[1])
 	}
 	outcomes := untriedOutcomes(steps)
@@ -165,11 +166,11 @@ func (w *worker) applyAddress(ctx context.Context, step allocation.Step) outcome
 // write makes the write of a step over the object that was read.
 func (w *worker) write(ctx context.Context, step allocation.Step, over *allocation.IPAddress) error {
 	switch step.Verb {
-	case allocation.Create:
+	case planned.Create:
 		return w.Cluster.Create(ctx, step.Object)
-	case allocation.Relabel:
+	case planned.Relabel:
 		return w.Cluster.Relabel(ctx, step.Object, allocation.Guard{UID: over.UID, ResourceVersion: over.ResourceVersion})
-	case allocation.Delete:
+	case planned.Delete:
 		return w.Cluster.Delete(ctx, step.Object.Name, allocation.Guard{UID: over.UID, ResourceVersion: over.ResourceVersion})
 	default:
 		return fmt.Errorf("verb %s does not apply to an IPAddress", step.Verb)
@@ -247,7 +248,7 @@ func (w *worker) readAddress(ctx context.Context, step allocation.Step) (*liveSt
 	if err := w.readTarget(ctx, step, live); err != nil {
 		return nil, err
 	}
-	if live.address != nil && step.Verb == allocation.Delete && w.completeOnly {
+	if live.address != nil && step.Verb == planned.Delete && w.completeOnly {
 		return nil, errWaiting
 	}
 	return live, w.readUsers(ctx, []allocation.Step{step}, live)

@@ -15,6 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/shadow"
 )
 
 func (s *baselineServer) baselineOf(found observation) *bootstrapv1.Baseline {
@@ -135,9 +136,7 @@ func triedChange(try baselinecontroller.Try) *metav1.Change {
 func changeOf(c baseline.Change) *metav1.Change {
 	apiVersion, kind := c.Kind().ToAPIVersionAndKind()
 	return &metav1.Change{
-		Verb: map[baseline.Verb]metav1.Change_Verb{
-			baseline.Create: metav1.Change_VERB_CREATE, baseline.Update: metav1.Change_VERB_UPDATE, baseline.Delete: metav1.Change_VERB_DELETE,
-		}[c.Verb],
+		Verb: c.Verb.Proto(),
 		Object: &metav1.ObjectReference{
 			ApiVersion: apiVersion,
 			Kind:       kind,
@@ -148,7 +147,7 @@ func changeOf(c baseline.Change) *metav1.Change {
 		Reason:       string(c.Reason),
 		Message:      c.Detail,
 		BaseVersion:  c.Object.GetResourceVersion(),
-		FieldChanges: fieldChanges(c.Before, c.Object),
+		FieldChanges: shadow.Fields(c.Before, c.Object).Proto(),
 	}
 }
 

@@ -1,13 +1,13 @@
 package api
 
 import (
-	"encoding/json"
-	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/prototime"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -111,9 +111,9 @@ func stepsOf(steps []allocation.Step) []*bootstrapv1.RepairStep {
 	for _, step := range steps {
 		message := stepOf(step)
 		switch {
-		case step.Verb == allocation.Delete:
+		case step.Verb == planned.Delete:
 			deleted[step.Finding] = step
-		case step.Verb == allocation.Create && step.Reason == allocation.ReasonReference:
+		case step.Verb == planned.Create && step.Reason == allocation.ReasonReference:
 			if before, ok := deleted[step.Finding]; ok {
 				message.Change.FieldChanges = referenceChange(before.Object.Parent, step.Object.Parent)
 			}
@@ -131,7 +131,7 @@ func stepOf(step allocation.Step) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, RepairMode: mode, Risk: step.Risk,
 		Change: &metav1.Change{
-			Verb: stepVerbOf(step.Verb), Object: targetOf(step), Reason: string(step.Reason), Message: stepMessage(step),
+			Verb: step.Verb.Proto(), Object: targetOf(step), Reason: string(step.Reason), Message: stepMessage(step),
 			BaseVersion: baseVersionOf(step), Outcome: metav1.Change_OUTCOME_PLANNED, FieldChanges: labelChanges(step),
 		},
 	}
@@ -140,9 +140,9 @@ func stepOf(step allocation.Step) *bootstrapv1.RepairStep {
 // stepMessage also says what happens to a bit: that its range is updated does not tell.
 func stepMessage(step allocation.Step) string {
 	switch step.Verb {
-	case allocation.SetBit:
+	case planned.SetBit:
 		return "set its bit: " + step.Detail
-	case allocation.ClearBit:
+	case planned.ClearBit:
 		return "clear its bit: " + step.Detail
 	default:
 		return step.Detail
@@ -164,52 +164,32 @@ func targetOf(step allocation.Step) *metav1.ObjectReference {
 	return addressReference(step.Object.Name, step.Guard.UID)
 }
 
-func stepVerbOf(verb allocation.Verb) metav1.Change_Verb {
-	switch verb {
-	case allocation.Create:
-		return metav1.Change_VERB_CREATE
-	case allocation.Delete:
-		return metav1.Change_VERB_DELETE
-	default:
-		return metav1.Change_VERB_UPDATE
-	}
-}
-
 // labelChanges are the labels that a relabel writes. A step of an earlier version does not say
 // which labels it found.
 func labelChanges(step allocation.Step) []*metav1.FieldChange {
-	if step.Verb != allocation.Relabel || step.Previous == nil {
+	if step.Verb != planned.Relabel || step.Previous == nil {
 		return nil
 	}
-	var changes []*metav1.FieldChange
-	for _, label := range []struct{ name, before, after string }{
-		{networkingv1.LabelIPAddressFamily, step.Previous.Family, step.Object.Family},
-		{networkingv1.LabelManagedBy, step.Previous.ManagedBy, step.Object.ManagedBy},
-	} {
-		if label.before == label.after {
-			continue
-		}
-		change := &metav1.FieldChange{Path: fmt.Sprintf("metadata.labels[%q]", label.name), After: asJSON(label.after)}
-		if label.before != "" {
-			change.Before = asJSON(label.before)
-		}
-		changes = append(changes, change)
-	}
-	return changes
+	var fields planned.Fields
+	fields.CompareMaps("metadata.labels", labelsOf(step.Previous.Family, step.Previous.ManagedBy), labelsOf(step.Object.Family, step.Object.ManagedBy))
+	fields.Sort()
+	return fields.Proto()
+}
+
+// labelsOf leaves out a label without a value.
+func labelsOf(family, managedBy string) map[string]string {
+	labels := map[string]string{networkingv1.LabelIPAddressFamily: family, networkingv1.LabelManagedBy: managedBy}
+	maps.DeleteFunc(labels, func(_, value string) bool { return value == "" })
+	return labels
 }
 
 // referenceChange is the parent of an address that is deleted and created again.
 func referenceChange(before, after allocation.Parent) []*metav1.FieldChange {
-	return []*metav1.FieldChange{{Path: "spec.parentRef", Before: asJSON(referenceOf(before)), After: asJSON(referenceOf(after))}}
+	return planned.Fields{{Path: "spec.parentRef", Before: planned.JSON(referenceOf(before)), After: planned.JSON(referenceOf(after))}}.Proto()
 }
 
 func referenceOf(parent allocation.Parent) networkingv1.ParentReference {
 	return networkingv1.ParentReference{Group: parent.Group, Resource: parent.Resource, Namespace: parent.Namespace, Name: parent.Name}
-}
-
-func asJSON(value any) string {
-	encoded, _ := json.Marshal(value) // texts and structs of texts can always be encoded
-	return string(encoded)
 }
 
 func planName(id string) string   { return "repairplans/" + id }

@@ -15,6 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -159,7 +160,7 @@ func TestStepOf_RangeHasTheNameOfKubeAPIServer(t *testing.T) {
 	for store, want := range map[allocation.Store]string{
 		allocation.NodePorts: "servicenodeports", allocation.ClusterIPs: "serviceips", allocation.SecondaryClusterIPs: "secondaryserviceips",
 	} {
-		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit, Guard: allocation.Guard{Revision: 7}})
+		step := stepOf(allocation.Step{Store: store, Verb: planned.SetBit, Guard: allocation.Guard{Revision: 7}})
 		if got := step.GetChange(); got.GetObject().GetName() != want || got.GetBaseVersion() != "7" {
 			t.Errorf("a step on %s is %v, want range %q", store, got, want)
 		}
@@ -167,8 +168,8 @@ func TestStepOf_RangeHasTheNameOfKubeAPIServer(t *testing.T) {
 }
 
 func TestStepOf_MessageSaysWhatHappensToABit(t *testing.T) {
-	for verb, want := range map[allocation.Verb]string{
-		allocation.SetBit: "set its bit: why", allocation.ClearBit: "clear its bit: why", allocation.Create: "why",
+	for verb, want := range map[planned.Verb]string{
+		planned.SetBit: "set its bit: why", planned.ClearBit: "clear its bit: why", planned.Create: "why",
 	} {
 		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"})
 		if got := step.GetChange().GetMessage(); got != want {
@@ -182,11 +183,11 @@ func TestStepsOf_FieldChanges(t *testing.T) {
 		return allocation.Parent{Resource: "services", Namespace: "default", Name: name}
 	}
 	steps := stepsOf([]allocation.Step{
-		{Finding: "findings/a", Verb: allocation.Delete, Reason: allocation.ReasonReference, Object: allocation.IPAddress{Parent: parent("old")}},
-		{Finding: "findings/a", Verb: allocation.Create, Reason: allocation.ReasonReference, Object: allocation.IPAddress{Parent: parent("new")}},
-		{Finding: "findings/b", Verb: allocation.Create, Reason: allocation.ReasonInUse, Object: allocation.IPAddress{Parent: parent("new")}},
-		{Verb: allocation.Relabel, Previous: &allocation.Labels{ManagedBy: "ipallocator.k8s.io"}, Object: allocation.IPAddress{ManagedBy: "ipallocator.k8s.io", Family: "IPv4"}},
-		{Verb: allocation.Relabel, Object: allocation.IPAddress{Family: "IPv4"}},
+		{Finding: "findings/a", Verb: planned.Delete, Reason: allocation.ReasonReference, Object: allocation.IPAddress{Parent: parent("old")}},
+		{Finding: "findings/a", Verb: planned.Create, Reason: allocation.ReasonReference, Object: allocation.IPAddress{Parent: parent("new")}},
+		{Finding: "findings/b", Verb: planned.Create, Reason: allocation.ReasonInUse, Object: allocation.IPAddress{Parent: parent("new")}},
+		{Verb: planned.Relabel, Previous: &allocation.Labels{ManagedBy: "ipallocator.k8s.io"}, Object: allocation.IPAddress{ManagedBy: "ipallocator.k8s.io", Family: "IPv4"}},
+		{Verb: planned.Relabel, Object: allocation.IPAddress{Family: "IPv4"}},
 	})
 	var got []string
 	for i, step := range steps {
@@ -352,7 +353,7 @@ func TestReasons_AreRegistered(t *testing.T) {
 
 func TestListedOf_LeavesOutWhatOnlyOneObjectHas(t *testing.T) {
 	steps := []allocation.Step{{
-		Verb: allocation.Relabel, Object: allocation.IPAddress{ManagedBy: "new"}, Previous: &allocation.Labels{ManagedBy: "old"},
+		Verb: planned.Relabel, Object: allocation.IPAddress{ManagedBy: "new"}, Previous: &allocation.Labels{ManagedBy: "old"},
 	}}
 	server, plan := newAllocationServer(), repairstore.Plan{Steps: steps, Skipped: []allocation.Finding{{Name: "findings/x"}}, SkippedCount: 1}
 	repair := repairstore.Repair{Start: repairstore.Start{Steps: steps}, Results: make([]repairstore.StepResult, 1)}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -37,7 +38,7 @@ func TestNewPlan_EndpointsDriftIsRepairedAndForeignMetadataStays(t *testing.T) {
 			have := Snapshot{Servers: want.Servers, Endpoints: want.Endpoints.DeepCopy(), Slices: want.Slices}
 			damage(have.Endpoints)
 			plan := NewPlan(onIPv4(), have)
-			one := []step{{Verb: baseline.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted}}
+			one := []step{{Verb: planned.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted}}
 			if diff := cmp.Diff(one, steps(plan.Changes)); diff != "" {
 				t.Fatalf("plan (-want +got):\n%s", diff)
 			}
@@ -80,7 +81,7 @@ func TestNewPlan_SliceDriftIsRepairedAndForeignMetadataStays(t *testing.T) {
 			}
 			damage(have.Slices[0])
 			plan := NewPlan(onIPv4(), have)
-			one := []step{{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted}}
+			one := []step{{Verb: planned.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted}}
 			if diff := cmp.Diff(one, steps(plan.Changes)); diff != "" {
 				t.Fatalf("plan (-want +got):\n%s", diff)
 			}
@@ -109,8 +110,8 @@ func TestNewPlan_SliceOfAnotherFamilyIsReplaced(t *testing.T) {
 	old.Labels["team"] = "net"
 	plan := NewPlan(onIPv4(), have)
 	want := []step{
-		{Verb: baseline.Delete, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
-		{Verb: baseline.Create, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
+		{Verb: planned.Delete, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
+		{Verb: planned.Create, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
 	}
 	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
 		t.Fatalf("plan (-want +got):\n%s", diff)
@@ -133,8 +134,8 @@ func TestNewPlan_ForeignSlicesAreReportedAndNeverTouched(t *testing.T) {
 		have.Slices = append(have.Slices, foreign)
 	}
 	want := []step{
-		{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-aa", Reason: SliceForeign},
-		{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-zz", Reason: SliceForeign},
+		{Verb: planned.Report, Kind: "EndpointSlice", Name: "kubernetes-aa", Reason: SliceForeign},
+		{Verb: planned.Report, Kind: "EndpointSlice", Name: "kubernetes-zz", Reason: SliceForeign},
 	}
 	if diff := cmp.Diff(want, steps(NewPlan(onIPv4(), have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -23,7 +24,7 @@ const (
 func planEndpoints(want desired, existing *corev1.Endpoints) []baseline.Change {
 	if existing == nil {
 		return []baseline.Change{{
-			Verb:   baseline.Create,
+			Verb:   planned.Create,
 			Object: newEndpoints(want),
 			Reason: EndpointsMissing,
 			Detail: "endpoints default/kubernetes do not exist; they will hold " + addressesText(want.texts()),
@@ -43,7 +44,7 @@ func planEndpoints(want desired, existing *corev1.Endpoints) []baseline.Change {
 		return nil
 	}
 	return []baseline.Change{{
-		Verb: baseline.Update, Object: repaired, Before: existing.DeepCopy(), Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
+		Verb: planned.Update, Object: repaired, Before: existing.DeepCopy(), Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -103,13 +104,13 @@ func planLeaving(want Want, have Snapshot) []baseline.Change {
 	for _, slice := range sortedByName(have.Slices) {
 		if isManaged(slice) && slices.ContainsFunc(publishedIn(slice), isLeaving) {
 			changes = append(changes, baseline.Change{
-				Verb: baseline.Update, Object: sliceWithout(slice, isLeaving), Before: slice.DeepCopy(), Reason: LastServerLeft, Detail: detail,
+				Verb: planned.Update, Object: sliceWithout(slice, isLeaving), Before: slice.DeepCopy(), Reason: LastServerLeft, Detail: detail,
 			})
 		}
 	}
 	if slices.ContainsFunc(PublishedInEndpoints(have.Endpoints), isLeaving) {
 		changes = append(changes, baseline.Change{
-			Verb: baseline.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Before: have.Endpoints.DeepCopy(), Reason: LastServerLeft, Detail: detail,
+			Verb: planned.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Before: have.Endpoints.DeepCopy(), Reason: LastServerLeft, Detail: detail,
 		})
 	}
 	if len(changes) > 0 && want.KeepLast {

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -44,20 +45,20 @@ func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	for _, c := range baseline.Writes(changes) {
 		switch object := c.Object.(type) {
 		case *corev1.Endpoints:
-			if (c.Verb == baseline.Create) != (after.Endpoints == nil) {
+			if (c.Verb == planned.Create) != (after.Endpoints == nil) {
 				t.Fatalf("%s of endpoints does not fit what there is", c.Verb)
 			}
 			after.Endpoints = object
 		case *discoveryv1.EndpointSlice:
 			existing := slices[object.Name]
-			if (c.Verb == baseline.Create) != (existing == nil) {
+			if (c.Verb == planned.Create) != (existing == nil) {
 				t.Fatalf("%s of a slice does not fit what there is", c.Verb)
 			}
-			if c.Verb == baseline.Update && existing.AddressType != object.AddressType {
+			if c.Verb == planned.Update && existing.AddressType != object.AddressType {
 				t.Fatalf("update of a slice changes its immutable address type")
 			}
 			slices[object.Name] = object
-			if c.Verb == baseline.Delete {
+			if c.Verb == planned.Delete {
 				delete(slices, object.Name)
 			}
 		default:
@@ -72,7 +73,7 @@ func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 
 // step is a change without its object.
 type step struct {
-	Verb   baseline.Verb
+	Verb   planned.Verb
 	Kind   string
 	Name   string
 	Reason baseline.Reason
@@ -87,7 +88,7 @@ func steps(changes []baseline.Change) []step {
 }
 
 func reported(reason baseline.Reason) step {
-	return step{Verb: baseline.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
+	return step{Verb: planned.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
 }
 
 func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T) {
@@ -100,7 +101,7 @@ func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T)
 			{Address: addr("10.1.0.3"), Reason: NotReady, Why: "it is not ready: nothing is known of it"},
 		},
 		Changes: []baseline.Change{{
-			Verb: baseline.Create,
+			Verb: planned.Create,
 			Object: &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -116,7 +117,7 @@ func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T)
 			Reason: SliceMissing,
 			Detail: "endpointslice default/kubernetes does not exist; it will hold 10.1.0.1, 10.1.0.2",
 		}, {
-			Verb: baseline.Create,
+			Verb: planned.Create,
 			Object: &corev1.Endpoints{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -223,8 +224,8 @@ func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
 		reported(NotRoutable),
 		reported(FamilyMismatch),
 		reported(PortMismatch),
-		{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
-		{Verb: baseline.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
+		{Verb: planned.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
+		{Verb: planned.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
 	}
 	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
@@ -328,7 +329,7 @@ func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
 	}
 	want.Leaving, have.Servers = nil, []Server{ready("fd00::1")}
 	back := steps(NewPlan(want, have).Changes)
-	if len(back) == 0 || back[0].Verb != baseline.Update {
+	if len(back) == 0 || back[0].Verb != planned.Update {
 		t.Errorf("plan of the returning server = %v, want updates in place", back)
 	}
 }

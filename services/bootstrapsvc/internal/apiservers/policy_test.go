@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -175,7 +176,7 @@ func TestNewPlan_Policies(t *testing.T) {
 func reportsOf(plan Plan) []step {
 	var reports []step
 	for _, s := range steps(plan.Changes) {
-		if s.Verb == baseline.Report {
+		if s.Verb == planned.Report {
 			reports = append(reports, s)
 		}
 	}
@@ -225,7 +226,7 @@ func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.
 		t.Errorf("plan writes %v, want none", steps(writes))
 	}
 	want.DualStack = false
-	gone := []step{{Verb: baseline.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
+	gone := []step{{Verb: planned.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
 	if diff := cmp.Diff(gone, steps(NewPlan(want, after).Changes)); diff != "" {
 		t.Errorf("single-stack again (-want +got):\n%s", diff)
 	}
@@ -252,7 +253,7 @@ func TestNewPlan_ForeignSliceWithTheSecondNameStays(t *testing.T) {
 	foreign.Name, foreign.AddressType = "kubernetes-ipv6", discoveryv1.AddressTypeIPv6
 	have.Slices = append(have.Slices, foreign)
 	have.Servers = []Server{ready("10.1.0.1"), ready("fd00::1")}
-	expected := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	expected := []step{{Verb: planned.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
@@ -322,13 +323,13 @@ func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsForeign(t *testi
 	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(have.Slices)); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	repair := []step{{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
+	repair := []step{{Verb: planned.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
 	if diff := cmp.Diff(repair, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 
 	delete(second.Labels, discoveryv1.LabelManagedBy)
-	foreign := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	foreign := []step{{Verb: planned.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(foreign, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan without either label (-want +got):\n%s", diff)
 	}

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -46,7 +47,7 @@ func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Chang
 			continue // it has nothing to do with the Service
 		}
 		reports = append(reports, baseline.Change{
-			Verb: baseline.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
+			Verb: planned.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
 			Detail: fmt.Sprintf("slice %s of %q %s; delete it if it has no owner",
 				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], harm),
 		})
@@ -61,7 +62,7 @@ func planUnwantedSlices(want Want, all []*discoveryv1.EndpointSlice) []baseline.
 			continue
 		}
 		changes = append(changes, baseline.Change{
-			Verb: baseline.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
+			Verb: planned.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
 			Detail: fmt.Sprintf("slice %s is of a family that is not wanted for the endpoints of default/kubernetes", slice.Name),
 		})
 	}
@@ -75,7 +76,7 @@ func planSlice(name string, want desired, all []*discoveryv1.EndpointSlice) []ba
 	switch {
 	case existing == nil:
 		return []baseline.Change{{
-			Verb:   baseline.Create,
+			Verb:   planned.Create,
 			Object: fresh,
 			Reason: SliceMissing,
 			Detail: fmt.Sprintf("endpointslice default/%s does not exist; it will hold %s", name, addressesText(want.texts())),
@@ -86,8 +87,8 @@ func planSlice(name string, want desired, all []*discoveryv1.EndpointSlice) []ba
 		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, want.family)
 		keepForeignMetadata(fresh, existing)
 		return []baseline.Change{
-			{Verb: baseline.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
-			{Verb: baseline.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
+			{Verb: planned.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
+			{Verb: planned.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
 		}
 	default:
 		return repairSlice(fresh, want, existing)
@@ -147,7 +148,7 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want desired, existing *disco
 		return nil
 	}
 	return []baseline.Change{{
-		Verb: baseline.Update, Object: repaired, Before: existing.DeepCopy(), Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
+		Verb: planned.Update, Object: repaired, Before: existing.DeepCopy(), Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -218,7 +219,7 @@ func otherFamily(family discoveryv1.AddressType) discoveryv1.AddressType {
 // report is about the Endpoints object: a server is no Kubernetes object.
 func report(reason baseline.Reason, detail string) baseline.Change {
 	return baseline.Change{
-		Verb: baseline.Report,
+		Verb: planned.Report,
 		Object: &corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Name: baseline.ServiceName, Namespace: metav1.NamespaceDefault},
 		},

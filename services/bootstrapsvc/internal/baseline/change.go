@@ -12,20 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-)
 
-// Verb is what happens to an object. The values are stable, because they are labels of metrics.
-type Verb string
-
-const (
-	// Create writes an object that must not exist.
-	Create Verb = "create"
-	// Update replaces exactly the resourceVersion of the object.
-	Update Verb = "update"
-	// Delete deletes exactly the UID and resourceVersion of the object.
-	Delete Verb = "delete"
-	// Report writes nothing. The problem needs an operator, or time.
-	Report Verb = "report"
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 // Reason is the stable UPPER_SNAKE_CASE code of a change.
@@ -39,7 +27,7 @@ type Object interface {
 
 // Change is one step of a plan.
 type Change struct {
-	Verb Verb
+	Verb planned.Verb
 	// Object is the whole object to write (Create, Update), or the object as it was read (Delete).
 	// For a Report it may have a name only. The plan owns it and shares it with no input.
 	Object Object
@@ -56,7 +44,7 @@ type Change struct {
 }
 
 // IsWrite says whether applying the change writes the object.
-func (c Change) IsWrite() bool { return c.Verb != Report }
+func (c Change) IsWrite() bool { return c.Verb != planned.Report }
 
 // Kind is the group, version and kind of the object, which typed objects do not have themselves. It
 // is empty for a kind that this service does not own.

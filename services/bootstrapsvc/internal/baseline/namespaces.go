@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/wording"
 )
 
@@ -53,7 +54,7 @@ func PlanNamespaces(existing []*corev1.Namespace) []Change {
 func planNamespace(name string, existing *corev1.Namespace) []Change {
 	if existing == nil {
 		return []Change{{
-			Verb:   Create,
+			Verb:   planned.Create,
 			Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			Reason: NamespaceMissing,
 			Detail: "system namespace " + name + " does not exist",

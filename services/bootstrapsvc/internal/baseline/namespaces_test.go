@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 func namespace(name string) *corev1.Namespace {
@@ -26,7 +28,7 @@ func terminating(name string) *corev1.Namespace {
 
 // step is a change without its object.
 type step struct {
-	Verb   Verb
+	Verb   planned.Verb
 	Name   string
 	Reason Reason
 }
@@ -46,10 +48,10 @@ func TestPlanNamespaces(t *testing.T) {
 	}{
 		"an empty cluster gets all four, by name": {
 			want: []step{
-				{Verb: Create, Name: "default", Reason: NamespaceMissing},
-				{Verb: Create, Name: "kube-node-lease", Reason: NamespaceMissing},
-				{Verb: Create, Name: "kube-public", Reason: NamespaceMissing},
-				{Verb: Create, Name: "kube-system", Reason: NamespaceMissing},
+				{Verb: planned.Create, Name: "default", Reason: NamespaceMissing},
+				{Verb: planned.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: planned.Create, Name: "kube-public", Reason: NamespaceMissing},
+				{Verb: planned.Create, Name: "kube-system", Reason: NamespaceMissing},
 			},
 		},
 		"a complete cluster gets nothing, whatever else it has": {
@@ -63,8 +65,8 @@ func TestPlanNamespaces(t *testing.T) {
 				namespace("default"), terminating("kube-public"), namespace("kube-system"),
 			},
 			want: []step{
-				{Verb: Create, Name: "kube-node-lease", Reason: NamespaceMissing},
-				{Verb: Report, Name: "kube-public", Reason: NamespaceTerminating},
+				{Verb: planned.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: planned.Report, Name: "kube-public", Reason: NamespaceTerminating},
 			},
 		},
 	}

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 const (
@@ -110,7 +112,7 @@ func PlanService(want Service, existing *corev1.Service) []Change {
 			"service default/kubernetes is missing and the service range is unknown; set --service-cluster-ip-range")}
 	case existing == nil:
 		return []Change{{
-			Verb:   Create,
+			Verb:   planned.Create,
 			Object: want.object(),
 			Reason: ServiceMissing,
 			Detail: "service default/kubernetes does not exist; its ClusterIP will be " + want.ClusterIP.String(),
@@ -160,7 +162,7 @@ func planUpdate(existing *corev1.Service, repair func(*corev1.Service) []string)
 		return nil
 	}
 	return &Change{
-		Verb: Update, Object: repaired, Before: existing.DeepCopy(), Reason: ServiceDrifted, Detail: strings.Join(differences, "; "),
+		Verb: planned.Update, Object: repaired, Before: existing.DeepCopy(), Reason: ServiceDrifted, Detail: strings.Join(differences, "; "),
 	}
 }
 
@@ -205,7 +207,7 @@ func isAddress(text string, want netip.Addr) bool {
 }
 
 func report(object Object, reason Reason, detail string) Change {
-	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
+	return Change{Verb: planned.Report, Object: object, Reason: reason, Detail: detail}
 }
 
 func (s Service) object() *corev1.Service {

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 func wanted() Service {
@@ -34,7 +36,7 @@ func stored(edits ...func(*corev1.Service)) *corev1.Service {
 func TestPlanService_MissingServiceIsCreated(t *testing.T) {
 	singleStack := corev1.IPFamilyPolicySingleStack
 	want := []Change{{
-		Verb: Create,
+		Verb: planned.Create,
 		Object: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:      "kubernetes",
@@ -98,7 +100,7 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			want := []Change{{
-				Verb: Update, Object: stored(test.want), Before: stored(test.edit), Reason: ServiceDrifted, Detail: test.detail,
+				Verb: planned.Update, Object: stored(test.want), Before: stored(test.edit), Reason: ServiceDrifted, Detail: test.detail,
 			}}
 			if diff := cmp.Diff(want, PlanService(wanted(), stored(test.edit)), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
@@ -117,17 +119,17 @@ func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 	}{
 		"missing, and the range is unknown": {
 			want:  unknown,
-			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: planned.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"another ClusterIP": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.9" }),
-			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: planned.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"headless": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }),
-			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: planned.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"another ClusterIP beside drift: the drift is repaired nevertheless": {
 			want: wanted(),
@@ -136,8 +138,8 @@ func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 				s.Labels = nil
 			}),
 			steps: []step{
-				{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers},
-				{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted},
+				{Verb: planned.Report, Name: "kubernetes", Reason: ClusterIPDiffers},
+				{Verb: planned.Update, Name: "kubernetes", Reason: ServiceDrifted},
 			},
 		},
 		"no ClusterIP and the range is unknown: nothing is left to chance": {
@@ -146,7 +148,7 @@ func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 				s.Spec.Type = corev1.ServiceTypeExternalName
 				s.Spec.ClusterIP = ""
 			}),
-			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: planned.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"any ClusterIP will do while the range is unknown": {
 			want:     unknown,
@@ -158,7 +160,7 @@ func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 				s.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 				s.Labels = nil
 			}),
-			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ServiceTerminating}},
+			steps: []step{{Verb: planned.Report, Name: "kubernetes", Reason: ServiceTerminating}},
 		},
 	}
 	for name, test := range cases {
@@ -214,7 +216,7 @@ func TestPlanService_NodePortsWaitForApproval(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			changes := PlanService(wanted(), test.existing)
-			want := []step{{Verb: Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}
+			want := []step{{Verb: planned.Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: planned.Update, Name: "kubernetes", Reason: ServiceDrifted}}
 			if diff := cmp.Diff(want, steps(changes)); diff != "" {
 				t.Fatalf("plan (-want +got):\n%s", diff)
 			}
@@ -253,7 +255,7 @@ func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 		t.Errorf("plan = %v, want none", steps(changes))
 	}
 	existing.Spec.Ports[0].NodePort = 30444
-	changes := []step{{Verb: Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}
+	changes := []step{{Verb: planned.Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: planned.Update, Name: "kubernetes", Reason: ServiceDrifted}}
 	if diff := cmp.Diff(changes, steps(PlanService(want, existing))); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
@@ -326,7 +328,7 @@ func TestPlanService_DualStack(t *testing.T) {
 			var got []string
 			for _, c := range PlanService(want, test.existing) {
 				got = append(got, string(c.Verb)+" "+c.Detail)
-				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == Create && *policy != prefer {
+				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == planned.Create && *policy != prefer {
 					t.Errorf("created with policy %s, want %s", *policy, prefer)
 				}
 			}
@@ -449,7 +451,7 @@ func TestFingerprint_IsThatOfObjectsAndVersions(t *testing.T) {
 		"version": {changed(func(c *Change) { c.Object.SetResourceVersion("other") })},
 		"uid":     {changed(func(c *Change) { c.Object.SetUID("other") })},
 		"content": {changed(func(c *Change) { c.Object.SetLabels(map[string]string{"a": "b"}) })},
-		"verb":    {changed(func(c *Change) { c.Verb = Delete })},
+		"verb":    {changed(func(c *Change) { c.Verb = planned.Delete })},
 		"twice":   {same, same},
 		"none":    nil,
 	} {

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/planned"
 )
 
 func readyCIDR(edits ...func(*networkingv1.ServiceCIDR)) ServiceCIDR {
@@ -84,7 +86,7 @@ func TestReportServiceCIDR(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, c := range ReportServiceCIDR(test.configured, test.found) {
-				if c.Verb != Report || c.Object.GetName() != "kubernetes" || c.Kind().Kind != "ServiceCIDR" {
+				if c.Verb != planned.Report || c.Object.GetName() != "kubernetes" || c.Kind().Kind != "ServiceCIDR" {
 					t.Errorf("%s %s %s, want a report about ServiceCIDR kubernetes", c.Verb, c.Kind().Kind, c.Object.GetName())
 				}
 				got = append(got, string(c.Reason)+" "+c.Detail)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/test/lab/testkit"
 )
@@ -19,7 +20,7 @@ func TestEvents_EachWriteIsAnEventAboutItsObject(t *testing.T) {
 	kube := fake.NewClientset()
 	events := NewEvents(kube)
 	change := baseline.Change{
-		Verb:   baseline.Update,
+		Verb:   planned.Update,
 		Object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", UID: "uid-1"}},
 		Reason: baseline.ServiceDrifted, Detail: "type NodePort, want ClusterIP",
 	}

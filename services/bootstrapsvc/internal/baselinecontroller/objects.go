@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -214,17 +215,17 @@ type client[T any] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-func write[T baseline.Object](ctx context.Context, to client[T], verb baseline.Verb, object T) error {
+func write[T baseline.Object](ctx context.Context, to client[T], verb planned.Verb, object T) error {
 	version, uid := object.GetResourceVersion(), object.GetUID()
 	var err error
 	switch {
-	case verb == baseline.Create:
+	case verb == planned.Create:
 		_, err = to.Create(ctx, object, metav1.CreateOptions{})
 	case version == "" || uid == "":
 		return errUnguarded
-	case verb == baseline.Update:
+	case verb == planned.Update:
 		_, err = to.Update(ctx, object, metav1.UpdateOptions{})
-	case verb == baseline.Delete:
+	case verb == planned.Delete:
 		err = to.Delete(ctx, object.GetName(), metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 		})

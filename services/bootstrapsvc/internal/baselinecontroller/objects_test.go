@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
@@ -42,7 +43,7 @@ func sliceIn(namespace string) *discoveryv1.EndpointSlice {
 	}
 }
 
-func (o *KubeObjects) wantApply(t *testing.T, verb baseline.Verb, object baseline.Object, want error) {
+func (o *KubeObjects) wantApply(t *testing.T, verb planned.Verb, object baseline.Object, want error) {
 	t.Helper()
 	if err := o.Apply(t.Context(), baseline.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
 		t.Errorf("%s = %v, want %v", verb, err, want)
@@ -95,28 +96,28 @@ func TestApply_GuardsHold(t *testing.T) {
 		return slice
 	}
 
-	c.wantApply(t, baseline.Create, sliceIn(namespace), nil)
-	c.wantApply(t, baseline.Create, sliceIn(namespace), guarded.ErrConflict)
-	c.wantApply(t, baseline.Update, sliceIn(namespace), errUnguarded)
-	c.wantApply(t, baseline.Delete, sliceIn(namespace), errUnguarded)
+	c.wantApply(t, planned.Create, sliceIn(namespace), nil)
+	c.wantApply(t, planned.Create, sliceIn(namespace), guarded.ErrConflict)
+	c.wantApply(t, planned.Update, sliceIn(namespace), errUnguarded)
+	c.wantApply(t, planned.Delete, sliceIn(namespace), errUnguarded)
 
 	old := stored()
 	labelled := old.DeepCopy()
 	labelled.Labels = map[string]string{"team": "net"}
-	c.wantApply(t, baseline.Update, labelled, nil)
-	c.wantApply(t, baseline.Update, old, guarded.ErrConflict)
-	c.wantApply(t, baseline.Delete, old, guarded.ErrConflict)
+	c.wantApply(t, planned.Update, labelled, nil)
+	c.wantApply(t, planned.Update, old, guarded.ErrConflict)
+	c.wantApply(t, planned.Delete, old, guarded.ErrConflict)
 	stranger := stored()
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	c.wantApply(t, baseline.Delete, stranger, guarded.ErrConflict)
+	c.wantApply(t, planned.Delete, stranger, guarded.ErrConflict)
 	if got := stored().Labels["team"]; got != "net" {
 		t.Fatalf("label = %q after rejected writes, want net", got)
 	}
 	last := stored()
-	c.wantApply(t, baseline.Delete, last, nil)
-	c.wantApply(t, baseline.Delete, last, guarded.ErrConflict)
-	c.wantApply(t, baseline.Update, last, guarded.ErrConflict)
-	c.wantApply(t, baseline.Report, last, nil)
+	c.wantApply(t, planned.Delete, last, nil)
+	c.wantApply(t, planned.Delete, last, guarded.ErrConflict)
+	c.wantApply(t, planned.Update, last, guarded.ErrConflict)
+	c.wantApply(t, planned.Report, last, nil)
 
 	want := map[string]float64{
 		"EndpointSlice create conflict": 1, "EndpointSlice create ok": 1,
@@ -151,7 +152,7 @@ func TestApply_InvalidObjectIsNeitherConflictNorUnavailable(t *testing.T) {
 	c, kube := newObjects(t), testkit.Kube(t)
 	invalid := sliceIn(testkit.Namespace(t, kube))
 	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
-	err := c.Apply(t.Context(), baseline.Change{Verb: baseline.Create, Object: invalid})
+	err := c.Apply(t.Context(), baseline.Change{Verb: planned.Create, Object: invalid})
 	if err == nil || errors.Is(err, guarded.ErrConflict) || errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("create of an invalid slice = %v", err)
 	}
@@ -164,15 +165,15 @@ func TestApply_WritesNothingWithoutATerm(t *testing.T) {
 	}
 	c := NewKubeObjects(kube, nil)
 	namespace := testkit.Namespace(t, testkit.Kube(t))
-	c.wantApply(t, baseline.Create, sliceIn(namespace), term.ErrNone)
+	c.wantApply(t, planned.Create, sliceIn(namespace), term.ErrNone)
 
 	_, ctx, end := termtest.NewTerm(0, 1)
 	defer end()
-	if err := c.Apply(ctx, baseline.Change{Verb: baseline.Create, Object: sliceIn(namespace)}); err != nil {
+	if err := c.Apply(ctx, baseline.Change{Verb: planned.Create, Object: sliceIn(namespace)}); err != nil {
 		t.Errorf("create under a term = %v", err)
 	}
 	end()
-	err = c.Apply(context.WithoutCancel(ctx), baseline.Change{Verb: baseline.Create, Object: sliceIn(namespace)})
+	err = c.Apply(context.WithoutCancel(ctx), baseline.Change{Verb: planned.Create, Object: sliceIn(namespace)})
 	if !errors.Is(err, term.ErrEnded) {
 		t.Errorf("create after the term = %v, want %v", err, term.ErrEnded)
 	}
@@ -262,7 +263,7 @@ func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
 		t.Errorf("service = %v, want %v", err, guarded.ErrUnavailable)
 	}
 	err = c.Apply(t.Context(), baseline.Change{
-		Verb: baseline.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+		Verb: planned.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 	})
 	if !errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("create = %v, want %v", err, guarded.ErrUnavailable)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
@@ -166,7 +167,7 @@ func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
 		}
 	}
 	check("before a term")
-	report := baseline.Change{Verb: baseline.Report, Reason: baseline.NamespaceTerminating, Object: &corev1.Namespace{}}
+	report := baseline.Change{Verb: planned.Report, Reason: baseline.NamespaceTerminating, Object: &corev1.Namespace{}}
 	reports = []baseline.Change{report, report}
 	pass()
 	want["test/NAMESPACE_TERMINATING"] = 2
@@ -191,7 +192,7 @@ func (w scriptedWriter) Apply(_ context.Context, step baseline.Change) error {
 func creating(names ...string) []baseline.Change {
 	var changes []baseline.Change
 	for _, name := range names {
-		changes = append(changes, baseline.Change{Verb: baseline.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}})
+		changes = append(changes, baseline.Change{Verb: planned.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}})
 	}
 	return changes
 }

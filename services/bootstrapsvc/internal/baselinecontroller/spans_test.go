@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/test/lab/otlptest"
 )
@@ -31,7 +32,7 @@ func TestReconciler_APassIsOneTraceFromItsTrigger(t *testing.T) {
 	r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) {
 		if passes++; passes == 2 {
 			return Observation{Changes: []baseline.Change{{
-				Verb: baseline.Update, Object: &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", ResourceVersion: "7"}},
+				Verb: planned.Update, Object: &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", ResourceVersion: "7"}},
 			}}}, nil
 		}
 		if passes == 1 {

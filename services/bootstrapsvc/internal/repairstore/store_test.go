@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -81,7 +82,7 @@ func TestFindings_AreWrittenOverwrittenAndDeleted(t *testing.T) {
 	f := newFixture(t)
 	one, two := leaked("30001"), leaked("30002")
 	withSteps := one
-	withSteps.Steps = []allocation.Step{{Verb: allocation.ClearBit}}
+	withSteps.Steps = []allocation.Step{{Verb: planned.ClearBit}}
 	if err := f.WriteFindings(f.ctx, []allocation.Finding{withSteps, two}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +151,8 @@ func TestStore_WritesOnlyUnderTheTerm(t *testing.T) {
 
 func repair(id string, started time.Time) Start {
 	return Start{ID: id, Requester: allocation.Caller{User: allocation.AutomaticUser}, Started: started, Steps: []allocation.Step{
-		{Finding: "findings/a", Verb: allocation.Create, Store: allocation.IPAddresses, Subject: "10.0.0.1", Object: allocation.IPAddress{Name: "10.0.0.1", Parent: allocation.Parent{Resource: "services", Namespace: "a", Name: "b"}}},
-		{Finding: "findings/b", Verb: allocation.ClearBit, Store: allocation.NodePorts, Subject: "30001", Offset: 1, Range: "30000-32767", Guard: allocation.Guard{Revision: 7}},
+		{Finding: "findings/a", Verb: planned.Create, Store: allocation.IPAddresses, Subject: "10.0.0.1", Object: allocation.IPAddress{Name: "10.0.0.1", Parent: allocation.Parent{Resource: "services", Namespace: "a", Name: "b"}}},
+		{Finding: "findings/b", Verb: planned.ClearBit, Store: allocation.NodePorts, Subject: "30001", Offset: 1, Range: "30000-32767", Guard: allocation.Guard{Revision: 7}},
 	}}
 }
 
@@ -296,7 +297,7 @@ func TestRepairs_OfAnEarlierVersionAreRead(t *testing.T) {
 	f.put(t, "repairs/a/end", `"2026-01-02T03:04:05.000000006Z"`)
 	f.put(t, "repairs/b/plan", `{"ID":"b","Requester":"local","Started":"2026-01-01T00:00:00Z","Steps":null}`)
 	step := allocation.Step{
-		Finding: "findings/b", Verb: allocation.ClearBit, Store: allocation.NodePorts, Subject: "30001", Offset: 1, Range: "30000-32767",
+		Finding: "findings/b", Verb: planned.ClearBit, Store: allocation.NodePorts, Subject: "30001", Offset: 1, Range: "30000-32767",
 		Guard: allocation.Guard{Revision: 7}, Sole: true, Reason: allocation.ReasonLeaked, Detail: "why", Safe: true,
 	}
 	want := []Repair{

@@ -8,12 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
@@ -40,10 +40,10 @@ func Compare(changes []baseline.Change) map[string][]difference.Difference {
 func differencesOf(change baseline.Change, object difference.Object) []difference.Difference {
 	d := difference.Difference{Object: object, Message: fmt.Sprintf("%s: %s", change.Reason, change.Detail), Reason: reasonOf(change)}
 	switch change.Verb {
-	case baseline.Create:
+	case planned.Create:
 		d.Kind = difference.Missing
 		return []difference.Difference{d}
-	case baseline.Delete:
+	case planned.Delete:
 		d.Kind = difference.Unwanted
 		d.Object.UID, d.Version, d.Writer = string(change.Object.GetUID()), change.Object.GetResourceVersion(), writerOf(change.Object)
 		return []difference.Difference{d}
@@ -68,7 +68,7 @@ func differencesOf(change baseline.Change, object difference.Object) []differenc
 }
 
 func reasonOf(change baseline.Change) string {
-	if _, isSlice := change.Object.(*discoveryv1.EndpointSlice); isSlice && change.Verb == baseline.Create && change.Object.GetName() != baseline.ServiceName {
+	if _, isSlice := change.Object.(*discoveryv1.EndpointSlice); isSlice && change.Verb == planned.Create && change.Object.GetName() != baseline.ServiceName {
 		return SecondFamily
 	}
 	return ""
@@ -104,14 +104,14 @@ func writerOf(object baseline.Object) string {
 
 // Fields returns the fields in which two states of an object differ, ordered by path. It returns
 // none for an object that is created or deleted.
-func Fields(before, after baseline.Object) []difference.Field {
+func Fields(before, after baseline.Object) planned.Fields {
 	if before == nil || after == nil {
 		return nil
 	}
-	var d fieldDiff
-	d.compare("", valueOf(before), valueOf(after))
-	slices.SortFunc(d.fields, func(a, b difference.Field) int { return strings.Compare(a.Path, b.Path) })
-	return d.fields
+	var fields planned.Fields
+	compare(&fields, "", valueOf(before), valueOf(after))
+	fields.Sort()
+	return fields
 }
 
 // valueOf returns the JSON of an object as maps, lists and scalars.
@@ -124,35 +124,31 @@ func valueOf(object baseline.Object) any {
 	return value
 }
 
-type fieldDiff struct{ fields []difference.Field }
-
 // compare descends into maps, and into lists of equal length. Other values that differ are one
 // field.
-func (d *fieldDiff) compare(path string, before, after any) {
+func compare(fields *planned.Fields, path string, before, after any) {
 	switch b := before.(type) {
 	case map[string]any:
 		if a, ok := after.(map[string]any); ok {
-			d.compareMaps(path, b, a)
+			compareMaps(fields, path, b, a)
 			return
 		}
 	case []any:
 		if a, ok := after.([]any); ok && len(a) == len(b) {
 			for i := range b {
-				d.compare(fmt.Sprintf("%s[%d]", path, i), b[i], a[i])
+				compare(fields, fmt.Sprintf("%s[%d]", path, i), b[i], a[i])
 			}
 			return
 		}
 	}
-	if from, to := jsonOf(before), jsonOf(after); from != to {
-		d.fields = append(d.fields, difference.Field{Path: path, Before: from, After: to})
-	}
+	fields.Compare(path, before, after)
 }
 
-func (d *fieldDiff) compareMaps(path string, before, after map[string]any) {
+func compareMaps(fields *planned.Fields, path string, before, after map[string]any) {
 	keys := maps.Clone(before)
 	maps.Copy(keys, after)
 	for key := range keys {
-		d.compare(pathTo(path, key), before[key], after[key])
+		compare(fields, pathTo(path, key), before[key], after[key])
 	}
 }
 
@@ -166,15 +162,4 @@ func pathTo(path, key string) string {
 	default:
 		return path + "." + key
 	}
-}
-
-func jsonOf(value any) string {
-	if value == nil {
-		return ""
-	}
-	raw, err := json.Marshal(value)
-	if err != nil {
-		return ""
-	}
-	return string(raw)
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
@@ -64,7 +65,7 @@ func Compare(n Node) []difference.Difference {
 	if labels := nodehealth.LabelDrift(n.Object); len(labels) > 0 {
 		d := n.difference(difference.Metadata, "f:labels", "labels follow the stable ones")
 		for _, key := range slices.Sorted(maps.Keys(labels)) {
-			d.Fields = append(d.Fields, difference.Field{
+			d.Fields = append(d.Fields, planned.Field{
 				Path: fmt.Sprintf("metadata.labels[%q]", key), Before: encode(n.Object.Labels[key]), After: encode(labels[key]),
 			})
 		}
@@ -88,7 +89,7 @@ func (n *Node) ready() corev1.ConditionStatus {
 // condition compares the verdicts about the silence of the Node.
 func (n *Node) condition() (difference.Difference, bool) {
 	d := n.difference(difference.Condition, `k:{"type":"Ready"}`, "")
-	field := difference.Field{Path: `status.conditions["Ready"].status`, Before: encode(string(n.ready()))}
+	field := planned.Field{Path: `status.conditions["Ready"].status`, Before: encode(string(n.ready()))}
 	switch marked := n.ready() == corev1.ConditionUnknown; {
 	case n.Judged && n.Health == nodehealth.Silent && !marked:
 		d.Message, field.After = "the node is silent", encode("Unknown")
@@ -100,7 +101,7 @@ func (n *Node) condition() (difference.Difference, bool) {
 	default:
 		return difference.Difference{}, false
 	}
-	d.Fields = []difference.Field{field}
+	d.Fields = planned.Fields{field}
 	return d, true
 }
 
@@ -153,8 +154,8 @@ func (n *Node) waitsForRate() bool {
 	return n.Zone.Waiting > 1 && n.UnreadyFor < turn+rateSlack
 }
 
-func taintField(key string, effect corev1.TaintEffect, present bool) difference.Field {
-	field := difference.Field{Path: fmt.Sprintf("spec.taints[%q]", key+":"+string(effect))}
+func taintField(key string, effect corev1.TaintEffect, present bool) planned.Field {
+	field := planned.Field{Path: fmt.Sprintf("spec.taints[%q]", key+":"+string(effect))}
 	if value := encode(map[string]string{"key": key, "effect": string(effect)}); present {
 		field.Before = value
 	} else {
@@ -170,7 +171,7 @@ func NotEvicted(pod *corev1.Pod, taint corev1.Taint) difference.Difference {
 		Kind: difference.Unwanted, Message: fmt.Sprintf("the pod does not tolerate the taint %s of its node any longer", taint.ToString()),
 		Object:  difference.Object{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 		Version: pod.ResourceVersion, Writer: writerOf(pod.ManagedFields, "f:spec"), FieldCount: 1,
-		Fields: []difference.Field{{Path: fmt.Sprintf("spec.tolerations[%q]", taint.Key), Before: encode(taint.ToString())}},
+		Fields: planned.Fields{{Path: fmt.Sprintf("spec.tolerations[%q]", taint.Key), Before: encode(taint.ToString())}},
 	}
 }
 
@@ -179,7 +180,7 @@ func readyPod(pod *corev1.Pod) difference.Difference {
 		Kind: difference.Condition, Message: "the pod is ready on a node that is not",
 		Object:  difference.Object{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 		Version: pod.ResourceVersion, Writer: writerOf(pod.ManagedFields, `k:{"type":"Ready"}`), FieldCount: 1,
-		Fields: []difference.Field{{Path: `status.conditions["Ready"].status`, Before: encode("True"), After: encode("False")}},
+		Fields: planned.Fields{{Path: `status.conditions["Ready"].status`, Before: encode("True"), After: encode("False")}},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -44,7 +45,7 @@ type WriteSource interface {
 
 // ObjectWriter writes one Lease. *LeaseWriter is one.
 type ObjectWriter interface {
-	Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error)
+	Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, planned.Verb, error)
 }
 
 // Config configures a Controller. All fields are required.
@@ -168,10 +169,10 @@ func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) session
 }
 
 // tryWrite turns a panic of the write into an error.
-func (r *run) tryWrite(ctx context.Context, job sessioncontroller.WriteJob) (lease writeback.LeaseRecord, verb Verb, err error) {
+func (r *run) tryWrite(ctx context.Context, job sessioncontroller.WriteJob) (lease writeback.LeaseRecord, verb planned.Verb, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			lease, verb, err = writeback.LeaseRecord{}, VerbNone, &panicError{value: value}
+			lease, verb, err = writeback.LeaseRecord{}, planned.None, &panicError{value: value}
 			r.cfg.Logger.ErrorContext(ctx, "lease write panicked",
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}

@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -73,7 +74,7 @@ type fakeAPIServer struct {
 	hangs          bool
 }
 
-func (a *fakeAPIServer) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+func (a *fakeAPIServer) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, planned.Verb, error) {
 	a.addInFlight(1)
 	defer a.addInFlight(-1)
 	took := 900 * time.Millisecond
@@ -83,15 +84,15 @@ func (a *fakeAPIServer) Write(ctx context.Context, r writeback.LeaseUpdate) (wri
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
-		return writeback.LeaseRecord{}, writebackcontroller.VerbUpdate, context.Cause(ctx)
+		return writeback.LeaseRecord{}, planned.Update, context.Cause(ctx)
 	}
 	if a.panics[r.Name] {
 		panic("no such index")
 	}
 	if err := a.failures[r.Name]; err != nil {
-		return writeback.LeaseRecord{}, writebackcontroller.VerbNone, err
+		return writeback.LeaseRecord{}, planned.None, err
 	}
-	return written, writebackcontroller.VerbUpdate, nil
+	return written, planned.Update, nil
 }
 
 func (a *fakeAPIServer) addInFlight(n int) {

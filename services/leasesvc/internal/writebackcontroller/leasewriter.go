@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -20,17 +21,6 @@ const (
 	// listPageSize is the limit of one list request. The kube-apiserver serves pages from its watch
 	// cache.
 	listPageSize = 500
-)
-
-// Verb is the write that was tried on a Lease. Its values are values of a metric's label.
-type Verb string
-
-const (
-	// VerbNone means that no write was tried.
-	VerbNone   Verb = "none"
-	VerbCreate Verb = "create"
-	VerbUpdate Verb = "update"
-	VerbDelete Verb = "delete"
 )
 
 // Nodes finds the UIDs of Nodes.
@@ -59,16 +49,16 @@ func NewLeaseWriter(leases coordinationclient.LeasesGetter, nodes Nodes) *LeaseW
 //
 // An expired holder gets no new Lease. A Lease that shows the expiry already is not written, nor is
 // one that another program renewed last: its renewals say whether the holder lives.
-func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error) {
+func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, planned.Verb, error) {
 	var node types.UID
 	var err error
 	if u.Class == "" {
 		if node, err = w.nodes.UID(u.Name); err != nil {
-			return writeback.LeaseRecord{}, VerbNone, err
+			return writeback.LeaseRecord{}, planned.None, err
 		}
 	}
 	last, _ := u.Last.Lease(u, node)
-	verb := VerbNone
+	verb := planned.None
 	for range maxAttempts {
 		if last == nil {
 			if last, err = w.get(ctx, u.Namespace, u.Name); err != nil {
@@ -78,11 +68,11 @@ func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (write
 		var written *coordinationv1.Lease
 		switch {
 		case last != nil && !u.ExpireTime.IsZero() && writeback.RenewedByOther(last):
-			return writeback.LeaseRecord{}, VerbNone, nil // the record would pass for our write
+			return writeback.LeaseRecord{}, planned.None, nil // the record would pass for our write
 		case last != nil:
 			written, verb, err = w.update(ctx, last, u, node)
 		case !u.ExpireTime.IsZero():
-			return writeback.LeaseRecord{}, VerbNone, nil // readers take a holder without a Lease for expired
+			return writeback.LeaseRecord{}, planned.None, nil // readers take a holder without a Lease for expired
 		default:
 			written, verb, err = w.create(ctx, u, node)
 		}
@@ -100,8 +90,8 @@ func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (write
 // isStale reports whether a write failed because the Lease changed after it was last read. An
 // update of a Lease that was deleted would create it again; the UID in its body makes that a
 // conflict. A create gets NotFound for its namespace.
-func isStale(verb Verb, err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || verb == VerbUpdate && apierrors.IsNotFound(err)
+func isStale(verb planned.Verb, err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || verb == planned.Update && apierrors.IsNotFound(err)
 }
 
 // get returns nil without an error if there is no such Lease.
@@ -116,45 +106,45 @@ func (w *LeaseWriter) get(ctx context.Context, namespace, name string) (*coordin
 	return lease, nil
 }
 
-func (w *LeaseWriter) create(ctx context.Context, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
+func (w *LeaseWriter) create(ctx context.Context, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, planned.Verb, error) {
 	if u.Last.Exists() && u.Class == "" {
 		// The Lease was deleted between two writes, perhaps with its Node, whose deletion the cache
 		// may not show yet.
 		confirmed, err := w.nodes.Confirm(ctx, u.Name)
 		if err != nil {
-			return nil, VerbNone, err
+			return nil, planned.None, err
 		}
 		node = confirmed
 	}
 	created, err := w.leases.Leases(u.Namespace).Create(ctx, writeback.NewLease(u, node), metav1.CreateOptions{FieldManager: writeback.FieldManager})
 	if err != nil {
-		return nil, VerbCreate, fmt.Errorf("create lease %s/%s: %w", u.Namespace, u.Name, err)
+		return nil, planned.Create, fmt.Errorf("create lease %s/%s: %w", u.Namespace, u.Name, err)
 	}
-	return created, VerbCreate, nil
+	return created, planned.Create, nil
 }
 
-func (w *LeaseWriter) update(ctx context.Context, last *coordinationv1.Lease, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
+func (w *LeaseWriter) update(ctx context.Context, last *coordinationv1.Lease, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, planned.Verb, error) {
 	if u.Class == "" && writeback.OwnedByOtherNode(last, node) {
 		// The cache and the Lease disagree about the current Node of this name; the kube-apiserver
 		// decides.
 		confirmed, err := w.nodes.Confirm(ctx, u.Name)
 		if err != nil {
-			return nil, VerbNone, err
+			return nil, planned.None, err
 		}
 		node = confirmed
 	}
 	next, err := writeback.UpdatedLease(last, u, node)
 	if err != nil {
-		return nil, VerbNone, fmt.Errorf("lease %s/%s: %w", u.Namespace, u.Name, err)
+		return nil, planned.None, fmt.Errorf("lease %s/%s: %w", u.Namespace, u.Name, err)
 	}
 	if writeback.EqualLeases(last, next) {
-		return last, VerbNone, nil
+		return last, planned.None, nil
 	}
 	updated, err := w.leases.Leases(u.Namespace).Update(ctx, next, metav1.UpdateOptions{FieldManager: writeback.FieldManager})
 	if err != nil {
-		return nil, VerbUpdate, fmt.Errorf("update lease %s/%s: %w", u.Namespace, u.Name, err)
+		return nil, planned.Update, fmt.Errorf("update lease %s/%s: %w", u.Namespace, u.Name, err)
 	}
-	return updated, VerbUpdate, nil
+	return updated, planned.Update, nil
 }
 
 // Delete removes the Lease of a holder if this service was the last to renew it. It leaves any

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
@@ -83,14 +84,14 @@ func (f *leaseFixture) removeNode() {
 }
 
 // write writes with a renewTime that advances by a second with each call.
-func (f *leaseFixture) write(last writeback.LeaseRecord) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+func (f *leaseFixture) write(last writeback.LeaseRecord) (writeback.LeaseRecord, planned.Verb, error) {
 	f.time = f.time.Add(time.Second)
 	return f.writer.Write(f.t.Context(), writeback.LeaseUpdate{
 		Namespace: f.namespace, Name: f.node, Duration: 40 * time.Second, RenewTime: f.time, Last: last,
 	})
 }
 
-func (f *leaseFixture) mustWrite(last writeback.LeaseRecord, want writebackcontroller.Verb) writeback.LeaseRecord {
+func (f *leaseFixture) mustWrite(last writeback.LeaseRecord, want planned.Verb) writeback.LeaseRecord {
 	f.t.Helper()
 	lease, verb, err := f.write(last)
 	if err != nil || verb != want {
@@ -147,9 +148,9 @@ func TestWrite_CreatesWithOwnerThenUpdates(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	lease := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	lease := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	f.expect(owner(f.node, uid), lease)
-	renewed := f.mustWrite(lease, writebackcontroller.VerbUpdate)
+	renewed := f.mustWrite(lease, planned.Update)
 	f.expect(owner(f.node, uid), renewed)
 	if renewed.UID() != lease.UID() || renewed.ResourceVersion() == lease.ResourceVersion() {
 		t.Errorf("renewed %s@%s into %s@%s", lease.UID(), lease.ResourceVersion(), renewed.UID(), renewed.ResourceVersion())
@@ -160,11 +161,11 @@ func TestWrite_KeepsForeignLabels(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	foreign := f.stored()
 	foreign.Labels = map[string]string{"by": "another-writer"}
 	f.put(foreign)
-	lease := f.mustWrite(last, writebackcontroller.VerbUpdate)
+	lease := f.mustWrite(last, planned.Update)
 	f.expect(owner(f.node, uid), lease)
 	if labels := f.stored().Labels; labels["by"] != "another-writer" {
 		t.Errorf("the foreign label is lost: %v", labels)
@@ -179,14 +180,14 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Create(t.Context(), ownerless, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.expect(owner(f.node, uid), f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbUpdate))
+	f.expect(owner(f.node, uid), f.mustWrite(writeback.LeaseRecord{}, planned.Update))
 }
 
 func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	testkit.Eventually(t, time.Minute, f.index.Check)
-	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != writebackcontroller.VerbNone {
+	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != planned.None {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -199,7 +200,7 @@ func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{Store: f.index, uid: uid})
 	f.removeNode()
 	if err := late.Delete(t.Context(), f.namespace, f.node); err != nil {
@@ -226,28 +227,28 @@ func TestWrite_DeletedLeaseOfExistingNodeIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	if err := f.kube.CoordinationV1().Leases(f.namespace).Delete(t.Context(), f.node, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbCreate))
+	f.expect(owner(f.node, uid), f.mustWrite(last, planned.Create))
 }
 
 func TestWrite_LeaseGetsTheOwnerOfARecreatedNode(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	f.removeNode()
 	uid := f.addNode()
-	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbUpdate))
+	f.expect(owner(f.node, uid), f.mustWrite(last, planned.Update))
 }
 
 func TestWrite_LeaseOfAnotherHolderIsNotChanged(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	foreign := f.stored()
 	foreign.Spec.HolderIdentity = new("another-writer")
 	foreign = f.put(foreign)
@@ -266,7 +267,7 @@ func TestDelete_RemovesTheLeaseAfterAForeignWrite(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
-	f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	foreign := f.stored()
 	foreign.Labels = map[string]string{"by": "another-writer"}
 	f.put(foreign)
@@ -283,7 +284,7 @@ func TestDelete_RemovesTheLeaseAfterAForeignWrite(t *testing.T) {
 func TestWrite_ContinuesAfterAnOutageOfTheAPIServer(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	cluster := testkit.Cluster(t)
 	if err := cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
@@ -305,7 +306,7 @@ func TestWrite_ContinuesAfterAnOutageOfTheAPIServer(t *testing.T) {
 }
 
 // writeAgent writes the Lease of a holder that is not a Node.
-func (f *leaseFixture) writeAgent(last writeback.LeaseRecord, change func(*writeback.LeaseUpdate)) (writeback.LeaseRecord, writebackcontroller.Verb) {
+func (f *leaseFixture) writeAgent(last writeback.LeaseRecord, change func(*writeback.LeaseUpdate)) (writeback.LeaseRecord, planned.Verb) {
 	f.t.Helper()
 	f.time = f.time.Add(time.Second)
 	r := writeback.LeaseUpdate{
@@ -325,11 +326,11 @@ func TestWrite_LeaseOfAnAgentHasAClassLabelAndNoOwner(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	known, verb := f.writeAgent(writeback.LeaseRecord{}, nil)
-	if verb != writebackcontroller.VerbCreate {
+	if verb != planned.Create {
 		t.Errorf("verb %s, want create", verb)
 	}
 	known, verb = f.writeAgent(known, nil)
-	if verb != writebackcontroller.VerbUpdate {
+	if verb != planned.Update {
 		t.Errorf("verb %s, want update", verb)
 	}
 	got := f.stored()
@@ -346,28 +347,28 @@ func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
 	expire := func(r *writeback.LeaseUpdate) {
 		r.Class, r.Duration, r.RenewTime, r.ExpireTime = "", 500*time.Second, f.time, f.time.Add(20*time.Second)
 	}
-	if _, verb := f.writeAgent(writeback.LeaseRecord{}, expire); verb != writebackcontroller.VerbNone {
+	if _, verb := f.writeAgent(writeback.LeaseRecord{}, expire); verb != planned.None {
 		t.Errorf("without a Lease: verb %s, want none", verb)
 	}
-	known := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	known := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	known, verb := f.writeAgent(known, expire)
-	if got := f.stored().Spec; verb != writebackcontroller.VerbUpdate || *got.LeaseDurationSeconds != 20 || !got.RenewTime.Time.Equal(f.time) {
+	if got := f.stored().Spec; verb != planned.Update || *got.LeaseDurationSeconds != 20 || !got.RenewTime.Time.Equal(f.time) {
 		t.Errorf("verb %s, spec %+v; want 20 s from %v", verb, got, f.time)
 	}
 	if _, verb = f.writeAgent(writeback.LeaseRecord{}, func(r *writeback.LeaseUpdate) {
 		expire(r)
 		r.RenewTime, r.ExpireTime = r.RenewTime.Add(-time.Second), r.ExpireTime.Add(-time.Second) // as another replica would write it
-	}); verb != writebackcontroller.VerbNone {
+	}); verb != planned.None {
 		t.Errorf("expiry written already: verb %s, want none", verb)
 	}
-	f.expect(owner(f.node, uid), f.mustWrite(known, writebackcontroller.VerbUpdate))
+	f.expect(owner(f.node, uid), f.mustWrite(known, planned.Update))
 }
 
 func TestWrite_ExpiryIsNotWrittenOverTheRenewalOfAKubelet(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	f.addNode()
-	known := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	known := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	kubelets := f.stored()
 	kubelets.Spec.LeaseDurationSeconds, kubelets.Spec.RenewTime = new(int32(40)), &metav1.MicroTime{Time: f.time.Add(time.Second)}
 	kubelets = f.put(kubelets)
@@ -385,14 +386,14 @@ func TestWrite_KeepsForeignAnnotationsAndOwners(t *testing.T) {
 	t.Parallel()
 	f := newLeaseFixture(t)
 	uid := f.addNode()
-	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	last := f.mustWrite(writeback.LeaseRecord{}, planned.Create)
 	foreign := f.stored()
 	foreign.Annotations = map[string]string{"example.org/note": "mine"}
 	other := metav1.OwnerReference{APIVersion: "example.org/v1", Kind: "Machine", Name: "m", UID: "6b29fc40-ca47-1067-b31d-00dd010662da"}
 	foreign.OwnerReferences = append(foreign.OwnerReferences, other)
 	f.put(foreign)
 	for range 2 { // first after a conflict, then from the record
-		last = f.mustWrite(last, writebackcontroller.VerbUpdate)
+		last = f.mustWrite(last, planned.Update)
 	}
 	f.expect(append(owner(f.node, uid), other), last)
 	if got := f.stored().Annotations["example.org/note"]; got != "mine" {
@@ -474,7 +475,7 @@ func TestWrite_MissingNamespaceIsNotRetried(t *testing.T) {
 	}
 	f.writer, f.namespace = writebackcontroller.NewLeaseWriter(kube.CoordinationV1(), f.index), "no-such-namespace"
 	_, verb, err := f.write(writeback.LeaseRecord{})
-	if verb != writebackcontroller.VerbCreate || !apierrors.IsNotFound(err) {
+	if verb != planned.Create || !apierrors.IsNotFound(err) {
 		t.Errorf("verb %s, error %v; want a create that fails with NotFound", verb, err)
 	}
 	if n := requests.Load(); n != 2 {

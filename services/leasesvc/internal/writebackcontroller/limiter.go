@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
@@ -147,13 +148,13 @@ const (
 	inconclusive
 )
 
-func outcomeOf(verb Verb, err error) writeOutcome {
+func outcomeOf(verb planned.Verb, err error) writeOutcome {
 	var status apierrors.APIStatus
 	var panicked *panicError
 	switch {
 	case errors.As(err, &panicked):
 		return inconclusive
-	case err == nil && verb == VerbNone:
+	case err == nil && verb == planned.None:
 		return inconclusive
 	case err == nil:
 		return answered

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -32,16 +33,16 @@ func newLimitedAPIServer(bears int) *limitedAPIServer {
 	return &limitedAPIServer{capacity: bears, latency: 10 * time.Millisecond, throttleError: apierrors.NewTooManyRequests("later", 1)}
 }
 
-func (a *limitedAPIServer) Write(ctx context.Context, _ writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+func (a *limitedAPIServer) Write(ctx context.Context, _ writeback.LeaseUpdate) (writeback.LeaseRecord, planned.Verb, error) {
 	if err := a.begin(); err != nil {
-		return writeback.LeaseRecord{}, writebackcontroller.VerbUpdate, err
+		return writeback.LeaseRecord{}, planned.Update, err
 	}
 	time.Sleep(a.latency)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.inFlight--
 	a.served++
-	return written, writebackcontroller.VerbUpdate, ctx.Err()
+	return written, planned.Update, ctx.Err()
 }
 
 func (a *limitedAPIServer) begin() error {

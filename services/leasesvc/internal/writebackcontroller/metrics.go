@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
@@ -65,7 +66,7 @@ func (m *Metrics) Written() int64 { return m.succeeded.Load() }
 
 // Deleted counts a deletion that was tried. The reason is Released or Orphaned.
 func (m *Metrics) Deleted(reason string, err error) {
-	m.writes.WithLabelValues(reason, string(VerbDelete), resultOf(err)).Inc()
+	m.writes.WithLabelValues(reason, string(planned.Delete), resultOf(err)).Inc()
 }
 
 func (m *Metrics) setBacklog(limit int, b writeback.Backlog) {
@@ -76,9 +77,9 @@ func (m *Metrics) setBacklog(limit int, b writeback.Backlog) {
 	m.oldest.Set(b.Oldest.Seconds())
 }
 
-func (m *Metrics) observe(reason writeback.Reason, verb Verb, err error, took time.Duration) {
+func (m *Metrics) observe(reason writeback.Reason, verb planned.Verb, err error, took time.Duration) {
 	m.writes.WithLabelValues(reason.String(), string(verb), resultOf(err)).Inc()
-	if verb != VerbNone {
+	if verb != planned.None {
 		m.seconds.Observe(took.Seconds())
 	}
 	if err == nil {

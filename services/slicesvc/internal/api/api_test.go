@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -112,12 +113,12 @@ func TestProblems_AreTheWorstFirst(t *testing.T) {
 func TestFieldChanges_AreBounded(t *testing.T) {
 	service := slicetest.Service("web")
 	before := slicetest.Slice(service, "web-a", slicetest.Pods(0, 150), func(slice *discoveryv1.EndpointSlice) {
-		slice.Annotations = map[string]string{"note": strings.Repeat("ä", 2*maxFieldValue)}
+		slice.Annotations = map[string]string{"note": strings.Repeat("ä", 2*planned.MaxValue)}
 	})
 	after := slicetest.Slice(service, "web-a", slicetest.Pods(100, 300))
 	changes := fieldChanges(before, after)
-	if len(changes) != maxFieldChanges {
-		t.Errorf("%d changes, want %d", len(changes), maxFieldChanges)
+	if len(changes) != planned.MaxFields {
+		t.Errorf("%d changes, want %d", len(changes), planned.MaxFields)
 	}
 	for i, change := range changes {
 		if i > 0 && changes[i-1].GetPath() >= change.GetPath() {
@@ -126,7 +127,7 @@ func TestFieldChanges_AreBounded(t *testing.T) {
 	}
 	changes = fieldChanges(before, slicetest.Slice(service, "web-a", slicetest.Pods(0, 150)))
 	if len(changes) != 1 || changes[0].GetPath() != `metadata.annotations["note"]` || changes[0].GetAfter() != "" ||
-		len(changes[0].GetBefore()) > maxFieldValue || !utf8.ValidString(changes[0].GetBefore()) {
+		len(changes[0].GetBefore()) > planned.MaxValue || !utf8.ValidString(changes[0].GetBefore()) {
 		t.Errorf("changes are %v, want one short value that went", changes)
 	}
 }

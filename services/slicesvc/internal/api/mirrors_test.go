@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1kube "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -110,7 +111,7 @@ func newBothSources(changes ...func(*bothSources)) *bothSources {
 		Unmanaged: index.NoSelector,
 	}
 	b.selector = fakeWriter{name: "selector", log: &b.wrote, plan: slicecontroller.Preview{Unmanaged: true, Fingerprint: "aa"}}
-	b.endpoints = fakeWriter{name: "endpoints", log: &b.wrote, plan: slicecontroller.Preview{Fingerprint: "bb", Plan: planOf(pack.Create, "web-mirrored")}}
+	b.endpoints = fakeWriter{name: "endpoints", log: &b.wrote, plan: slicecontroller.Preview{Fingerprint: "bb", Plan: planOf(planned.Create, "web-mirrored")}}
 	b.mirror = fakeMirrors{fakeWriter: &b.endpoints, known: true, state: mirrorcontroller.State{
 		Endpoints: endpoints("10.0.0.1", "10.0.0.2"), ContentKnown: true, Writer: "kubectl-create",
 		Slices: []*discoveryv1.EndpointSlice{mirrored("web-mirrored", 2)},
@@ -150,7 +151,7 @@ func mirrored(name string, count int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-func planOf(verb pack.Verb, names ...string) pack.Plan {
+func planOf(verb planned.Verb, names ...string) pack.Plan {
 	plan := pack.Plan{}
 	for _, name := range names {
 		plan.Changes = append(plan.Changes, pack.Change{Verb: verb, Slice: mirrored(name, 1), From: mirrored(name, 2)})
@@ -162,15 +163,15 @@ func planOf(verb pack.Verb, names ...string) pack.Plan {
 func withSelector(b *bothSources) {
 	b.service.Service, b.service.Unmanaged = slicetest.Service("web"), ""
 	b.service.Slices = []*discoveryv1.EndpointSlice{slicetest.Slice(b.service.Service, "web-pods", slicetest.Pods(0, 3))}
-	b.selector.plan = slicecontroller.Preview{Fingerprint: "aa", Plan: planOf(pack.Update, "web-pods")}
+	b.selector.plan = slicecontroller.Preview{Fingerprint: "aa", Plan: planOf(planned.Update, "web-pods")}
 	b.mirror.state.Reason = mirror.HasSelector
-	b.endpoints.plan.Plan = planOf(pack.Delete, "web-mirrored")
+	b.endpoints.plan.Plan = planOf(planned.Delete, "web-mirrored")
 }
 
 // selectorRemoved leaves the slices of Pods of a former selector, which are deleted.
 func selectorRemoved(b *bothSources) {
 	b.service.Slices = []*discoveryv1.EndpointSlice{slicetest.Slice(slicetest.Service("web"), "web-pods", slicetest.Pods(0, 3))}
-	b.selector.plan = slicecontroller.Preview{Fingerprint: "aa", Plan: planOf(pack.Delete, "web-pods")}
+	b.selector.plan = slicecontroller.Preview{Fingerprint: "aa", Plan: planOf(planned.Delete, "web-pods")}
 }
 
 const webName = "namespaces/shop/serviceslices/web"

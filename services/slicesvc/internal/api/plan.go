@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/wording"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -146,7 +147,7 @@ func incompleteReasons(preview *slicecontroller.Preview) []*metav1.IncompleteRea
 
 func convertChange(change *pack.Change) *metav1.Change {
 	converted := &metav1.Change{
-		Verb: convertVerb(change.Verb),
+		Verb: change.Verb.Proto(),
 		Object: &metav1.ObjectReference{
 			ApiVersion: "discovery.k8s.io/v1",
 			Kind:       "EndpointSlice",
@@ -161,23 +162,10 @@ func convertChange(change *pack.Change) *metav1.Change {
 	if change.From != nil {
 		converted.BaseVersion = change.From.ResourceVersion
 	}
-	if change.Verb == pack.Update {
+	if change.Verb == planned.Update {
 		converted.FieldChanges = fieldChanges(change.From, change.Slice)
 	}
 	return converted
-}
-
-func convertVerb(verb pack.Verb) metav1.Change_Verb {
-	switch verb {
-	case pack.Create:
-		return metav1.Change_VERB_CREATE
-	case pack.Update:
-		return metav1.Change_VERB_UPDATE
-	case pack.Delete:
-		return metav1.Change_VERB_DELETE
-	default:
-		return metav1.Change_VERB_UNSPECIFIED
-	}
 }
 
 func setOutcome(change *metav1.Change, outcome slicecontroller.Outcome) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -70,7 +71,7 @@ func (f fixture) slice(name string) *discoveryv1.EndpointSlice {
 	})
 }
 
-func (f fixture) write(verb pack.Verb, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+func (f fixture) write(verb planned.Verb, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	f.t.Helper()
 	stored, err := f.Write(f.t.Context(), pack.Change{Verb: verb, Slice: slice})
 	if err != nil {
@@ -94,14 +95,14 @@ func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
 	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
 		same := cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields")
-		created := f.write(pack.Create, f.slice("web-1"))
+		created := f.write(planned.Create, f.slice("web-1"))
 		if diff := gocmp.Diff(f.stored("web-1"), created, same); diff != "" {
 			f.t.Errorf("created (-stored +returned):\n%s", diff)
 		}
 		next := created.DeepCopy()
 		next.Endpoints = next.Endpoints[:1]
 		next.Labels["team"] = "a"
-		updated := f.write(pack.Update, next)
+		updated := f.write(planned.Update, next)
 		if diff := gocmp.Diff(f.stored("web-1"), updated, same); diff != "" {
 			f.t.Errorf("updated (-stored +returned):\n%s", diff)
 		}
@@ -119,8 +120,8 @@ func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
 		if diff := gocmp.Diff(updated, got, cmpopts.IgnoreTypes(metav1.TypeMeta{})); diff != "" {
 			f.t.Errorf("read (-updated +read):\n%s", diff)
 		}
-		f.write(pack.Delete, updated)
-		f.write(pack.Delete, updated) // a second deletion succeeds
+		f.write(planned.Delete, updated)
+		f.write(planned.Delete, updated) // a second deletion succeeds
 		if got, err := f.Get(f.t.Context(), types.NamespacedName{Namespace: f.namespace, Name: "web-1"}); got != nil || err != nil {
 			f.t.Errorf("the deleted slice is %v (%v), want nothing", got, err)
 		}
@@ -130,7 +131,7 @@ func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
 func TestSliceClient_RefusesOldPlans(t *testing.T) {
 	t.Parallel()
 	forEachEncoding(t, func(f fixture) {
-		old := f.write(pack.Create, f.slice("web-1"))
+		old := f.write(planned.Create, f.slice("web-1"))
 		edited := old.DeepCopy()
 		edited.Annotations = map[string]string{"edited": "yes"}
 		if _, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Update(f.t.Context(), edited, metav1.UpdateOptions{}); err != nil {
@@ -141,11 +142,11 @@ func TestSliceClient_RefusesOldPlans(t *testing.T) {
 		recreated := f.stored("web-1")
 		recreated.UID = "uid-of-an-earlier-slice"
 		for name, change := range map[string]pack.Change{
-			"create an existing slice": {Verb: pack.Create, Slice: f.slice("web-1")},
-			"update an old version":    {Verb: pack.Update, Slice: old},
-			"update a deleted slice":   {Verb: pack.Update, Slice: deleted},
-			"delete an old version":    {Verb: pack.Delete, Slice: old},
-			"delete with another UID":  {Verb: pack.Delete, Slice: recreated},
+			"create an existing slice": {Verb: planned.Create, Slice: f.slice("web-1")},
+			"update an old version":    {Verb: planned.Update, Slice: old},
+			"update a deleted slice":   {Verb: planned.Update, Slice: deleted},
+			"delete an old version":    {Verb: planned.Delete, Slice: old},
+			"delete with another UID":  {Verb: planned.Delete, Slice: recreated},
 		} {
 			if _, err := f.Write(f.t.Context(), change); !errors.Is(err, kube.ErrConflict) {
 				f.t.Errorf("%s: error is %v, want %v", name, err, kube.ErrConflict)
@@ -170,7 +171,7 @@ func TestSliceClient_ClassifiesTerminatingNamespace(t *testing.T) {
 			}
 			return err
 		})
-		_, err := f.Write(f.t.Context(), pack.Change{Verb: pack.Create, Slice: f.slice("web-1")})
+		_, err := f.Write(f.t.Context(), pack.Change{Verb: planned.Create, Slice: f.slice("web-1")})
 		if !errors.Is(err, kube.ErrNamespaceTerminating) {
 			f.t.Errorf("error is %v, want %v", err, kube.ErrNamespaceTerminating)
 		}
@@ -185,11 +186,11 @@ func TestSliceClient_ListsOurSlicesOverPages(t *testing.T) {
 		for i := range count {
 			empty := f.slice(fmt.Sprintf("web-%03d", i))
 			empty.Endpoints = []discoveryv1.Endpoint{}
-			want[empty.Name] = f.write(pack.Create, empty).ResourceVersion
+			want[empty.Name] = f.write(planned.Create, empty).ResourceVersion
 		}
 		foreign := f.slice("foreign")
 		foreign.Labels[discoveryv1.LabelManagedBy] = "another-manager"
-		f.write(pack.Create, foreign)
+		f.write(planned.Create, foreign)
 
 		listed, version, err := f.List(f.t.Context())
 		if err != nil {
@@ -216,7 +217,7 @@ func TestSliceClient_EndsWithItsContext(t *testing.T) {
 	forEachEncoding(t, func(f fixture) {
 		ctx, cancel := context.WithCancel(f.t.Context())
 		cancel()
-		if _, err := f.Write(ctx, pack.Change{Verb: pack.Create, Slice: f.slice("web-1")}); !errors.Is(err, context.Canceled) {
+		if _, err := f.Write(ctx, pack.Change{Verb: planned.Create, Slice: f.slice("web-1")}); !errors.Is(err, context.Canceled) {
 			f.t.Errorf("error is %v, want %v", err, context.Canceled)
 		}
 		if _, _, err := f.List(ctx); !errors.Is(err, context.Canceled) {

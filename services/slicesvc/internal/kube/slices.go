@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -122,11 +123,11 @@ func (c *SliceClient) Write(ctx context.Context, change pack.Change) (*discovery
 
 func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	switch change.Verb {
-	case pack.Create:
+	case planned.Create:
 		return c.requests.CreateSlice(ctx, change.Slice)
-	case pack.Update:
+	case planned.Update:
 		return c.requests.UpdateSlice(ctx, change.Slice)
-	case pack.Delete:
+	case planned.Delete:
 		conditions := &metav1.Preconditions{UID: &change.Slice.UID}
 		if change.Slice.ResourceVersion != "" {
 			conditions.ResourceVersion = &change.Slice.ResourceVersion
@@ -141,13 +142,13 @@ func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discovery
 	}
 }
 
-func classify(verb pack.Verb, err error) error {
+func classify(verb planned.Verb, err error) error {
 	switch {
 	case apierrors.IsConflict(err),
-		verb == pack.Create && apierrors.IsAlreadyExists(err),
-		verb == pack.Update && apierrors.IsNotFound(err):
+		verb == planned.Create && apierrors.IsAlreadyExists(err),
+		verb == planned.Update && apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: %w", ErrConflict, err)
-	case verb == pack.Create && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	case verb == planned.Create && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return fmt.Errorf("%w: %w", ErrNamespaceTerminating, err)
 	default:
 		return err

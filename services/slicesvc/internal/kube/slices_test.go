@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -39,7 +40,7 @@ func TestWrite_HasPreconditions(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset(slice)
 	writer := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
-	for _, verb := range []pack.Verb{pack.Update, pack.Delete} {
+	for _, verb := range []planned.Verb{planned.Update, planned.Delete} {
 		if _, err := writer.Write(t.Context(), pack.Change{Verb: verb, Slice: slice}); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,7 @@ func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
 	t.Parallel()
 	slice := sample()
 	client := fake.NewClientset()
-	stored, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
+	stored, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: planned.Create, Slice: slice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func TestWrite_KeepsNoCopyOfWhatWasStored(t *testing.T) {
 		sent := sample()
 		sent.Annotations = map[string]string{"large": strings.Repeat("x", 1000)}
 		client := storingServer(t, contentType, func(*discoveryv1.EndpointSlice) {})
-		stored, err := client.Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
+		stored, err := client.Write(t.Context(), pack.Change{Verb: planned.Update, Slice: sent})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +145,7 @@ func TestWrite_ReturnsWhatAdmissionChanged(t *testing.T) {
 			want := sent.DeepCopy()
 			want.ResourceVersion = "77"
 			alter(want)
-			stored, err := storingServer(t, contentType, alter).Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
+			stored, err := storingServer(t, contentType, alter).Write(t.Context(), pack.Change{Verb: planned.Update, Slice: sent})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,20 +169,20 @@ func TestWrite_ClassifiesErrors(t *testing.T) {
 		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
 	}}
 	for name, c := range map[string]struct {
-		verb   pack.Verb
+		verb   planned.Verb
 		answer error
 		want   error
 	}{
-		"create: exists":                {verb: pack.Create, answer: exists, want: kube.ErrConflict},
-		"create: namespace terminating": {verb: pack.Create, answer: terminating, want: kube.ErrNamespaceTerminating},
-		"create: busy":                  {verb: pack.Create, answer: busy, want: busy},
-		"create: no such namespace":     {verb: pack.Create, answer: missing, want: missing},
-		"update: changed":               {verb: pack.Update, answer: conflict, want: kube.ErrConflict},
-		"update: gone":                  {verb: pack.Update, answer: missing, want: kube.ErrConflict},
-		"update: forbidden":             {verb: pack.Update, answer: terminating, want: terminating},
-		"delete: changed":               {verb: pack.Delete, answer: conflict, want: kube.ErrConflict},
-		"delete: gone":                  {verb: pack.Delete, answer: missing},
-		"delete: timeout":               {verb: pack.Delete, answer: context.DeadlineExceeded, want: context.DeadlineExceeded},
+		"create: exists":                {verb: planned.Create, answer: exists, want: kube.ErrConflict},
+		"create: namespace terminating": {verb: planned.Create, answer: terminating, want: kube.ErrNamespaceTerminating},
+		"create: busy":                  {verb: planned.Create, answer: busy, want: busy},
+		"create: no such namespace":     {verb: planned.Create, answer: missing, want: missing},
+		"update: changed":               {verb: planned.Update, answer: conflict, want: kube.ErrConflict},
+		"update: gone":                  {verb: planned.Update, answer: missing, want: kube.ErrConflict},
+		"update: forbidden":             {verb: planned.Update, answer: terminating, want: terminating},
+		"delete: changed":               {verb: planned.Delete, answer: conflict, want: kube.ErrConflict},
+		"delete: gone":                  {verb: planned.Delete, answer: missing},
+		"delete: timeout":               {verb: planned.Delete, answer: context.DeadlineExceeded, want: context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()

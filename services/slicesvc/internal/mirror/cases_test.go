@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // The tests of this file are named after the cases of the specification of mirroring.
@@ -147,7 +147,7 @@ func TestCase7_FlipUpdatesInPlace(t *testing.T) {
 	store.sync(t, endpointsOf(subset([]string{"http:80"}, "10.0.0.1", "10.0.0.2")), standard())
 	before := store.list()[0]
 	plan := store.sync(t, endpointsOf(subset([]string{"http:80"}, "10.0.0.1", "!10.0.0.2")), standard())
-	if len(plan.Changes) != 1 || plan.Changes[0].Verb != pack.Update || plan.Changes[0].Changed != 1 {
+	if len(plan.Changes) != 1 || plan.Changes[0].Verb != planned.Update || plan.Changes[0].Changed != 1 {
 		t.Fatalf("changes %+v, want one update of one endpoint", plan.Changes)
 	}
 	after := store.list()[0]

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
@@ -132,13 +133,13 @@ func (c *cluster) write(t rapid.TB, change pack.Change) {
 	name := change.Slice.Name
 	stored, exists := c.slices[name]
 	switch {
-	case (change.Verb == pack.Create) == exists:
+	case (change.Verb == planned.Create) == exists:
 		t.Fatalf("cannot %s slice %s", change.Verb, name)
 	case exists && (stored.UID != change.Slice.UID || stored.ResourceVersion != change.Slice.ResourceVersion):
 		t.Fatalf("%s of slice %s is not guarded", change.Verb, name)
-	case change.Verb == pack.Update && stored.AddressType != change.Slice.AddressType:
+	case change.Verb == planned.Update && stored.AddressType != change.Slice.AddressType:
 		t.Fatalf("update of slice %s changes its address type", name)
-	case change.Verb == pack.Delete:
+	case change.Verb == planned.Delete:
 		delete(c.slices, name)
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -225,7 +226,7 @@ func TestMake_ConvergesWithoutRecycling(t *testing.T) {
 		in := input(endpoints, limits, store.list())
 		in.WithoutRecycling = true
 		for _, change := range pack.Make(in).Changes {
-			if change.Verb == pack.Update && desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
+			if change.Verb == planned.Update && desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
 				t.Fatalf("the update of %s changes its ports", change.Slice.Name)
 			}
 			store.write(t, change)

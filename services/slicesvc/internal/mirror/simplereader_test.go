@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -64,7 +65,7 @@ func (w *readersWorld) endBatch() {
 func (w *readersWorld) write(plan pack.Plan, most int) {
 	for _, change := range slicetest.DrawWrites(w.t, plan, most) {
 		w.store.write(w.t, change)
-		w.show(slicereader.Event{Slice: change.Slice, Deleted: change.Verb == pack.Delete})
+		w.show(slicereader.Event{Slice: change.Slice, Deleted: change.Verb == planned.Delete})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -130,7 +131,7 @@ func TestSync_NamespaceTerminating(t *testing.T) {
 		cluster.putEndpoints(withSubset(endpoints("web", 80, "10.1.0.1"), 81, "10.1.0.2"))
 		advance(time.Second)
 		cluster.refuseWith(func(change pack.Change) error {
-			if change.Verb == pack.Create {
+			if change.Verb == planned.Create {
 				return fmt.Errorf("create: %w", kube.ErrNamespaceTerminating)
 			}
 			return nil

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -86,7 +86,7 @@ func needsNoEvent(err error) bool {
 // created returns whether a sync wrote the first slices of an object.
 func created(done slicecontroller.FinishedSync) bool {
 	for i := range done.Plan.Changes {
-		if done.Plan.Changes[i].Verb != pack.Create {
+		if done.Plan.Changes[i].Verb != planned.Create {
 			return false
 		}
 	}

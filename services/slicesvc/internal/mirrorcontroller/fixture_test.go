@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
@@ -231,7 +232,7 @@ func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.E
 	if held := ctx.Value(shardKey{}); held != own {
 		r.cluster.t.Errorf("%s of shard %d is written in the term of shard %v", change.Slice.Name, own, held)
 	}
-	if change.Verb != pack.Create && (change.Slice.ResourceVersion == "" || change.Slice.UID == "") {
+	if change.Verb != planned.Create && (change.Slice.ResourceVersion == "" || change.Slice.UID == "") {
 		r.cluster.t.Errorf("%s of %s without resourceVersion or UID", change.Verb, change.Slice.Name)
 	}
 	time.Sleep(time.Millisecond)
@@ -318,16 +319,16 @@ func (c *fakeCluster) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 	}
 	existing := c.slices[change.Slice.Name]
 	switch {
-	case (change.Verb == pack.Create) != (existing == nil),
+	case (change.Verb == planned.Create) != (existing == nil),
 		existing != nil && (existing.ResourceVersion != change.Slice.ResourceVersion || existing.UID != change.Slice.UID):
-		if change.Verb == pack.Delete && existing == nil {
+		if change.Verb == planned.Delete && existing == nil {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, kube.ErrConflict)
 	}
 	c.writes = append(c.writes, string(change.Verb)+" "+change.Slice.Name)
 	stored := change.Slice
-	if change.Verb == pack.Delete {
+	if change.Verb == planned.Delete {
 		c.remove(change.Slice.Name)
 	} else {
 		stored = c.store(change.Slice)

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -40,7 +40,7 @@ func newUpstreamMetrics(registerer prometheus.Registerer, counts func() Counts) 
 			Help:      "Mirrored EndpointSlices written by operation: create, update, delete.",
 		}, []string{"operation"}),
 	}
-	for _, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
+	for _, verb := range []planned.Verb{planned.Create, planned.Update, planned.Delete} {
 		m.changes.WithLabelValues(string(verb))
 	}
 	if registerer == nil {

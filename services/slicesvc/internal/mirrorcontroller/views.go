@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -109,7 +110,7 @@ func (c *Controller) Written(key Key) bool {
 	}
 	preview, ok := c.Preview(key)
 	return ok && !slices.ContainsFunc(preview.Plan.Changes, func(change pack.Change) bool {
-		return change.Verb != pack.Delete
+		return change.Verb != planned.Delete
 	})
 }
 

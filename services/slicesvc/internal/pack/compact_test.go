@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -66,10 +67,10 @@ func TestCompact_NoEndpointIsMissingWhileAPlanIsApplied(t *testing.T) {
 		}
 		deleted := false
 		for _, change := range plan.Changes {
-			if deleted && change.Verb != pack.Delete || change.Verb == pack.Delete && !change.Supersedes() {
+			if deleted && change.Verb != planned.Delete || change.Verb == planned.Delete && !change.Supersedes() {
 				t.Fatalf("a slice may be deleted before its endpoints are in another: %v", reasons(plan))
 			}
-			deleted = change.Verb == pack.Delete
+			deleted = change.Verb == planned.Delete
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -33,7 +34,7 @@ func TestMake_NewSliceIsComplete(t *testing.T) {
 	name, protocol, port := "http", corev1.ProtocolTCP, int32(8080)
 	yes, no, node, zone := true, false, "node-a", "zone-a"
 	want := pack.Change{
-		Verb:   pack.Create,
+		Verb:   planned.Create,
 		Reason: pack.NewEndpoints,
 		Added:  1,
 		Slice: &discoveryv1.EndpointSlice{
@@ -213,7 +214,7 @@ func TestChange_SupersedesOnlyWhereEndpointsMoved(t *testing.T) {
 	for reason, want := range map[pack.Reason]bool{
 		pack.PortsGone: true, pack.NotOwned: true, pack.Compacted: true, pack.Emptied: false, pack.FamilyGone: false,
 	} {
-		if got := (pack.Change{Verb: pack.Delete, Reason: reason}).Supersedes(); got != want {
+		if got := (pack.Change{Verb: planned.Delete, Reason: reason}).Supersedes(); got != want {
 			t.Errorf("deletion for %s supersedes: %t, want %t", reason, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
@@ -60,7 +61,7 @@ func (d *draft) take(endpoints []desired.Endpoint, limit int) []desired.Endpoint
 	return endpoints[n:]
 }
 
-func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
+func (d *draft) change(verb planned.Verb, slice *discoveryv1.EndpointSlice) Change {
 	return Change{
 		Verb:    verb,
 		Slice:   slice,

@@ -10,6 +10,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
@@ -24,7 +25,7 @@ func (p Plan) Fingerprint(owner Owner) string {
 	sum.text(string(owner.Object.UID))
 	for i := range p.Changes {
 		sum.change(&p.Changes[i])
-		if owner.Mirror != nil && p.Changes[i].Verb != Delete {
+		if owner.Mirror != nil && p.Changes[i].Verb != planned.Delete {
 			sum.texts(p.Changes[i].Slice.Annotations)
 		}
 	}
@@ -46,7 +47,7 @@ func (f fingerprint) count(n int) { f.Write(binary.AppendUvarint(nil, uint64(n))
 func (f fingerprint) change(change *Change) {
 	slice := change.Slice
 	f.text(string(change.Verb), slice.Name, string(slice.UID), slice.ResourceVersion, string(change.Reason))
-	if change.Verb == Delete {
+	if change.Verb == planned.Delete {
 		return
 	}
 	f.text(string(slice.AddressType), string(desired.KeyOf(slice.Ports)))

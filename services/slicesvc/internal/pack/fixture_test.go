@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -71,13 +72,13 @@ func apply(t rapid.TB, existing []*discoveryv1.EndpointSlice, changes []pack.Cha
 		name := change.Slice.Name
 		slice, exists := byName[name]
 		switch {
-		case (change.Verb == pack.Create) == exists:
+		case (change.Verb == planned.Create) == exists:
 			t.Fatalf("cannot %s %s", change.Verb, name)
-		case change.Verb != pack.Create && (slice.UID != change.Slice.UID || slice.ResourceVersion != change.Slice.ResourceVersion):
+		case change.Verb != planned.Create && (slice.UID != change.Slice.UID || slice.ResourceVersion != change.Slice.ResourceVersion):
 			t.Fatalf("%s of %s is not guarded", change.Verb, name)
-		case change.Verb == pack.Update && slice.AddressType != change.Slice.AddressType:
+		case change.Verb == planned.Update && slice.AddressType != change.Slice.AddressType:
 			t.Fatalf("update of %s changes its address type", name)
-		case change.Verb == pack.Delete:
+		case change.Verb == planned.Delete:
 			delete(byName, name)
 		default:
 			byName[name] = stored(change.Slice)
@@ -135,12 +136,12 @@ func costOf(in pack.Input, plan pack.Plan) cost {
 	}
 	for _, change := range plan.Changes {
 		switch change.Verb {
-		case pack.Create:
+		case planned.Create:
 			result.creates++
 			result.slices++
-		case pack.Update:
+		case planned.Update:
 			result.updates++
-		case pack.Delete:
+		case planned.Delete:
 			result.deletes++
 			result.slices--
 		}

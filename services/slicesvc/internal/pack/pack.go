@@ -6,6 +6,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
@@ -225,15 +226,15 @@ func (p *planner) render(d drafts) Plan {
 	names := namer{planner: p}
 	changes := make([]Change, 0, len(d.create)+len(d.update)+len(d.delete))
 	for _, draft := range d.create {
-		changes = append(changes, draft.change(Create, p.newSlice(draft, &names)))
+		changes = append(changes, draft.change(planned.Create, p.newSlice(draft, &names)))
 	}
 	slices.SortStableFunc(d.update, byExisting)
 	for _, draft := range d.update {
-		changes = append(changes, draft.change(Update, p.nextVersion(draft)))
+		changes = append(changes, draft.change(planned.Update, p.nextVersion(draft)))
 	}
 	slices.SortStableFunc(d.delete, byExisting)
 	for _, draft := range d.delete {
-		changes = append(changes, draft.change(Delete, draft.from))
+		changes = append(changes, draft.change(planned.Delete, draft.from))
 	}
 	return Plan{Changes: changes}
 }

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -190,7 +191,7 @@ func (f *placementFixture) record(t *testing.T, plan pack.Plan) {
 		f.placement, ok = pack.NewPlacement(f.input(nil).Snapshot)
 	} else {
 		for _, change := range plan.Changes {
-			if change.Verb == pack.Delete {
+			if change.Verb == planned.Delete {
 				f.placement.Delete(change.Slice.Name)
 				continue
 			}

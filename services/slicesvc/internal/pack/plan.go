@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -63,7 +64,7 @@ type FamilyHints struct {
 
 // Change is one write.
 type Change struct {
-	Verb Verb
+	Verb planned.Verb
 	// Slice is the object to write. An update has the resourceVersion, and a deletion the
 	// resourceVersion and UID, of the slice that the plan was made from.
 	Slice *discoveryv1.EndpointSlice
@@ -79,16 +80,6 @@ type Change struct {
 	// follow.
 	Takes bool
 }
-
-// Verb is what happens to a slice.
-type Verb string
-
-// The verbs.
-const (
-	Create Verb = "create"
-	Update Verb = "update"
-	Delete Verb = "delete"
-)
 
 // Reason is a stable code for why a slice is written.
 type Reason string
@@ -132,7 +123,7 @@ const (
 // slices of the plan. It must be made only if those were written. A slice whose Pods are all gone,
 // or whose family is not served any more, supersedes nothing.
 func (c Change) Supersedes() bool {
-	if c.Verb != Delete {
+	if c.Verb != planned.Delete {
 		return c.Moved
 	}
 	return c.Moved || c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
@@ -142,7 +133,7 @@ func (c Change) Supersedes() bool {
 // adds or removes endpoints, or changes their ports or conditions. Other changes are of labels,
 // zones, nodes and hints.
 func (c Change) AffectsTraffic() bool {
-	if c.Verb != Update || c.Added+c.Removed > 0 || desired.KeyOf(c.From.Ports) != desired.KeyOf(c.Slice.Ports) {
+	if c.Verb != planned.Update || c.Added+c.Removed > 0 || desired.KeyOf(c.From.Ports) != desired.KeyOf(c.Slice.Ports) {
 		return true
 	}
 	// Nothing was added or removed, so each endpoint has the position that it had.
@@ -182,7 +173,7 @@ func (c Change) Message() string {
 	case SelectorGone:
 		return "the Service has no selector any more"
 	case Compacted:
-		if c.Verb == Delete {
+		if c.Verb == planned.Delete {
 			return fmt.Sprintf("%d endpoints moved to other slices", c.Removed)
 		}
 		return fmt.Sprintf("%d endpoints taken from other slices", c.Added)

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
@@ -116,7 +117,7 @@ func withChangeTime(annotations map[string]string, at time.Time) map[string]stri
 
 // SetChangeTime sets the time of the change that a slice of a Service answers.
 func (c *Change) SetChangeTime(at time.Time) {
-	if c.Verb != Delete {
+	if c.Verb != planned.Delete {
 		c.Slice.Annotations = withChangeTime(c.Slice.Annotations, at)
 	}
 }

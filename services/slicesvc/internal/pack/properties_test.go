@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -103,7 +104,7 @@ func TestMake_NoNeedlessWriteAfterAPlanWasAppliedInPart(t *testing.T) {
 func checkNoNeedlessWrite(t *rapid.T, from []*discoveryv1.EndpointSlice, plan pack.Plan) {
 	for _, change := range plan.Changes {
 		for _, was := range from {
-			if change.Verb == pack.Update && was.Name == change.Slice.Name && gocmp.Equal(was, change.Slice) {
+			if change.Verb == planned.Update && was.Name == change.Slice.Name && gocmp.Equal(was, change.Slice) {
 				t.Fatalf("slice %s is written although it does not change: %v", was.Name, reasons(plan))
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -148,7 +149,7 @@ func (w *readersWorld) input() pack.Input {
 func (w *readersWorld) write(plan pack.Plan, most int) {
 	for _, change := range slicetest.DrawWrites(w.t, plan, most) {
 		w.slices = apply(w.t, w.slices, []pack.Change{change})
-		event := slicereader.Event{Slice: change.Slice, Deleted: change.Verb == pack.Delete}
+		event := slicereader.Event{Slice: change.Slice, Deleted: change.Verb == planned.Delete}
 		w.show(event)
 	}
 }

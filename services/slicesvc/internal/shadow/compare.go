@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -82,7 +83,7 @@ type placed struct {
 // compared is one slice that the plan changes.
 type compared struct {
 	change *pack.Change
-	fields []difference.Field
+	fields planned.Fields
 	// gone and added count its endpoints without a counterpart.
 	gone, added int
 	hintsOnly   bool
@@ -103,7 +104,7 @@ func (c *comparison) add(change *pack.Change) {
 	if change.From != nil {
 		place(c.before, change.From, change.Slice.Name)
 	}
-	if change.Verb != pack.Delete {
+	if change.Verb != planned.Delete {
 		place(c.after, change.Slice, change.Slice.Name)
 	}
 }
@@ -113,7 +114,7 @@ func place(into map[group][]placed, slice *discoveryv1.EndpointSlice, name strin
 	for i := range slice.Endpoints {
 		endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 		into[of] = append(into[of], placed{
-			slice: name, identity: endpoint.Identity, endpoint: &slice.Endpoints[i], key: encode(&slice.Endpoints[i]),
+			slice: name, identity: endpoint.Identity, endpoint: &slice.Endpoints[i], key: planned.JSON(&slice.Endpoints[i]),
 		})
 	}
 }
@@ -133,19 +134,19 @@ func (c *comparison) pair() {
 			slice := c.slices[endpoint.slice]
 			if pairs := next[endpoint.identity]; len(pairs) > 0 {
 				next[endpoint.identity] = pairs[1:]
-				fields, hintsOnly := endpointFields(pathOf(endpoint), endpoint.endpoint, pairs[0].endpoint)
+				fields, hintsOnly := EndpointFields(pathOf(endpoint), endpoint.endpoint, pairs[0].endpoint)
 				slice.fields = append(slice.fields, fields...)
 				slice.hintsOnly = slice.hintsOnly && hintsOnly
 				continue
 			}
 			slice.gone, slice.hintsOnly = slice.gone+1, false
-			slice.fields = append(slice.fields, difference.Field{Path: pathOf(endpoint), Before: endpoint.key})
+			slice.fields = append(slice.fields, planned.Field{Path: pathOf(endpoint), Before: endpoint.key})
 		}
 		for _, endpoints := range next {
 			for _, endpoint := range endpoints {
 				slice := c.slices[endpoint.slice]
 				slice.added, slice.hintsOnly = slice.added+1, false
-				slice.fields = append(slice.fields, difference.Field{Path: pathOf(endpoint), After: endpoint.key})
+				slice.fields = append(slice.fields, planned.Field{Path: pathOf(endpoint), After: endpoint.key})
 			}
 		}
 	}
@@ -176,10 +177,10 @@ func (c *comparison) result() []difference.Difference {
 		change := slice.change
 		metadata := metadataFields(change)
 		if len(slice.fields) > 0 || c.emptySliceMatters(change) {
-			if change.Verb == pack.Update && desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
-				slice.fields = append(slice.fields, difference.Field{Path: "ports", Before: encode(change.From.Ports), After: encode(change.Slice.Ports)})
+			if change.Verb == planned.Update && desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
+				slice.fields = append(slice.fields, planned.Field{Path: "ports", Before: planned.JSON(change.From.Ports), After: planned.JSON(change.Slice.Ports)})
 			}
-			slices.SortFunc(slice.fields, compareFields)
+			slice.fields.Sort()
 			d := c.newDifference(change, c.kindOf(slice))
 			d.Fields, d.FieldCount, d.Reason = slice.fields, len(slice.fields), c.reasonOf(slice)
 			found = append(found, d)
@@ -198,28 +199,23 @@ func (c *comparison) result() []difference.Difference {
 	return found
 }
 
-// compareFields orders by path; of one path, what would go comes before what would come.
-func compareFields(a, b difference.Field) int {
-	return cmp.Or(cmp.Compare(a.Path, b.Path), -cmp.Compare(a.Before, b.Before), cmp.Compare(a.After, b.After))
-}
-
 // emptySliceMatters returns whether a slice without endpoints is content: the one that says that a
 // family has none, or one of a family that the Service does not have.
 func (c *comparison) emptySliceMatters(change *pack.Change) bool {
 	switch change.Reason {
 	case pack.Placeholder:
-		return change.Verb == pack.Create
+		return change.Verb == planned.Create
 	case pack.FamilyGone, pack.SelectorGone, pack.NotMirrored:
-		return change.Verb == pack.Delete
+		return change.Verb == planned.Delete
 	}
 	return false
 }
 
 func (c *comparison) kindOf(slice *compared) difference.Kind {
 	switch slice.change.Verb {
-	case pack.Create:
+	case planned.Create:
 		return difference.Missing
-	case pack.Delete:
+	case planned.Delete:
 		return difference.Unwanted
 	default:
 		return difference.Content
@@ -235,7 +231,7 @@ func (c *comparison) reasonOf(slice *compared) string {
 		return HintsAllocatedOtherwise
 	case c.Spills && slice.added > 0 && slice.gone == 0 && slice.added == len(slice.fields):
 		return MirrorSpilled
-	case slice.change.Verb == pack.Create && c.repeatsPortName(slice.change.Slice):
+	case slice.change.Verb == planned.Create && c.repeatsPortName(slice.change.Slice):
 		return PortNamesRepeated
 	}
 	return ""
@@ -255,7 +251,7 @@ func (c *comparison) repeatsPortName(created *discoveryv1.EndpointSlice) bool {
 	}
 	for i := range c.Plan.Changes {
 		other := &c.Plan.Changes[i]
-		if other.Slice == created || other.Verb == pack.Delete || other.Slice.AddressType != created.AddressType || !sharePortName(created, other.Slice) {
+		if other.Slice == created || other.Verb == planned.Delete || other.Slice.AddressType != created.AddressType || !sharePortName(created, other.Slice) {
 			continue
 		}
 		for j := range other.Slice.Endpoints {
@@ -287,7 +283,7 @@ func (c *comparison) newDifference(change *pack.Change, kind difference.Kind) di
 	if change.From != nil {
 		d.Object.UID, d.Version, d.Writer = string(change.From.UID), change.From.ResourceVersion, writerOf(change.From)
 	}
-	if change.Verb == pack.Create && d.Object.Name == "" {
+	if change.Verb == planned.Create && d.Object.Name == "" {
 		d.Object.Name = change.Slice.GenerateName
 	}
 	return d
@@ -310,16 +306,16 @@ func writerOf(slice *discoveryv1.EndpointSlice) string {
 
 // metadataFields returns the labels, annotations and owners that an update changes. The time of the
 // last change is of the write, not of the content.
-func metadataFields(change *pack.Change) []difference.Field {
-	if change.Verb != pack.Update {
+func metadataFields(change *pack.Change) planned.Fields {
+	if change.Verb != planned.Update {
 		return nil
 	}
-	var f fields
-	f.maps("metadata.labels", change.From.Labels, change.Slice.Labels)
+	var found planned.Fields
+	found.CompareMaps("metadata.labels", change.From.Labels, change.Slice.Labels)
 	before, after := maps.Clone(change.From.Annotations), maps.Clone(change.Slice.Annotations)
 	delete(before, corev1.EndpointsLastChangeTriggerTime)
 	delete(after, corev1.EndpointsLastChangeTriggerTime)
-	f.maps("metadata.annotations", before, after)
-	f.compare("metadata.ownerReferences", change.From.OwnerReferences, change.Slice.OwnerReferences)
-	return f.found
+	found.CompareMaps("metadata.annotations", before, after)
+	found.Compare("metadata.ownerReferences", change.From.OwnerReferences, change.Slice.OwnerReferences)
+	return found
 }

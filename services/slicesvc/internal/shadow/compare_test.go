@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shadow/difference"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shadow"
@@ -50,15 +51,15 @@ func hinted(e *discoveryv1.Endpoint) {
 }
 
 func update(from, to *discoveryv1.EndpointSlice) pack.Change {
-	return pack.Change{Verb: pack.Update, From: from, Slice: to, Reason: pack.EndpointsChanged}
+	return pack.Change{Verb: planned.Update, From: from, Slice: to, Reason: pack.EndpointsChanged}
 }
 
 func remove(from *discoveryv1.EndpointSlice, reason pack.Reason) pack.Change {
-	return pack.Change{Verb: pack.Delete, From: from, Slice: from, Reason: reason}
+	return pack.Change{Verb: planned.Delete, From: from, Slice: from, Reason: reason}
 }
 
 func create(to *discoveryv1.EndpointSlice, reason pack.Reason) pack.Change {
-	return pack.Change{Verb: pack.Create, Slice: to, Reason: reason}
+	return pack.Change{Verb: planned.Create, Slice: to, Reason: reason}
 }
 
 func plan(changes ...pack.Change) shadow.Input {

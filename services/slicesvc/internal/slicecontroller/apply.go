@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -121,7 +122,7 @@ func (a *planApplier) takeNext(list *[]int) int {
 // addedAddresses returns the addresses that a change adds to what its slice has; has is nil if
 // there is no slice. Another set of ports makes all addresses new.
 func addedAddresses(change *pack.Change, has *discoveryv1.EndpointSlice) map[string]struct{} {
-	if change.Verb == pack.Delete {
+	if change.Verb == planned.Delete {
 		return nil
 	}
 	added := addressesOf(change.Slice)
@@ -157,7 +158,7 @@ func removesAny(change *pack.Change, of map[string]struct{}) bool {
 		return false
 	}
 	var kept map[string]struct{}
-	if change.Verb == pack.Update {
+	if change.Verb == planned.Update {
 		kept = addressesOf(change.Slice)
 	}
 	for address := range addressesOf(change.From) {
@@ -223,7 +224,7 @@ func (a *planApplier) apply(i int) {
 // writeWithoutAdded writes what an update that is denied changes besides its new endpoints. One of
 // these may be the cause, and the slice must not keep endpoints that are gone or not ready.
 func (a *planApplier) writeWithoutAdded(change pack.Change) {
-	if change.Verb != pack.Update || change.Added == 0 || change.Removed+change.Changed == 0 || desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
+	if change.Verb != planned.Update || change.Added == 0 || change.Removed+change.Changed == 0 || desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
 		return
 	}
 	rest := *change.Slice
@@ -249,11 +250,11 @@ func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.Endpoi
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch change.Verb {
-	case pack.Create:
+	case planned.Create:
 		a.result.lastPlan.Creates++
-	case pack.Update:
+	case planned.Update:
 		a.result.lastPlan.Updates++
-	case pack.Delete:
+	case planned.Delete:
 		a.result.lastPlan.Deletes++
 	}
 	if isLost(change.Slice, stored) {
@@ -264,7 +265,7 @@ func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.Endpoi
 	}
 	switch {
 	case a.placement == nil:
-	case change.Verb == pack.Delete:
+	case change.Verb == planned.Delete:
 		a.placement.Delete(change.Slice.Name)
 	case !a.placement.Put(stored):
 		return fmt.Errorf("%s endpointslice %s/%s: the slice cannot be planned by its Pods", change.Verb, stored.Namespace, stored.Name)
@@ -327,7 +328,7 @@ func throttleDelay(err error) time.Duration {
 // slice that was gone.
 func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
-	if change.Verb == pack.Create {
+	if change.Verb == planned.Create {
 		if err := a.lostRemains(); err != nil {
 			return nil, err
 		}
@@ -351,12 +352,12 @@ func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 		return nil, err
 	}
 	a.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
-	if change.Verb == pack.Delete {
+	if change.Verb == planned.Delete {
 		a.index.PutTombstone(change.Slice)
 		a.owned.finishWrite(a.key, change.Verb, change.Slice, now)
 		return stored, nil
 	}
-	if change.Verb == pack.Create && isLost(change.Slice, stored) {
+	if change.Verb == planned.Create && isLost(change.Slice, stored) {
 		a.owned.failWrite(a.key, name, false)
 		a.deleteLost(stored)
 		return nil, lostError(change, stored)

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // recordSync records what a sync wrote, and the first failure in a row. It makes no text for a sync
@@ -30,11 +30,11 @@ func (c *Syncer) recordSync(owned *ownedShard, key Key, object Object, result *s
 			continue
 		}
 		switch result.plan.Changes[i].Verb {
-		case pack.Create:
+		case planned.Create:
 			decision.Created++
-		case pack.Update:
+		case planned.Update:
 			decision.Updated++
-		case pack.Delete:
+		case planned.Delete:
 			decision.Deleted++
 		}
 	}

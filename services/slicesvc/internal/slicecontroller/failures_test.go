@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -81,7 +82,7 @@ func TestRun_ConflictDelaysOnlyItsSlice(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
 		refused := false
 		cluster.refuseWith(func(change pack.Change) error {
-			if refused || change.Verb != pack.Update {
+			if refused || change.Verb != planned.Update {
 				return nil
 			}
 			refused = true
@@ -215,7 +216,7 @@ func TestRun_EndpointsStayInATerminatingNamespace(t *testing.T) {
 		}))
 		creates := 0
 		cluster.refuseWith(func(change pack.Change) error {
-			if change.Verb != pack.Create {
+			if change.Verb != planned.Create {
 				return nil
 			}
 			creates++
@@ -245,7 +246,7 @@ func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
 		cluster.takeWrites()
 		refused := 0
 		cluster.refuseWith(func(change pack.Change) error {
-			if change.Verb != pack.Delete {
+			if change.Verb != planned.Delete {
 				refused++
 				return errBusy
 			}
@@ -299,7 +300,7 @@ func TestRun_NothingIsDeletedIfItsReplacementIsStoredOtherwise(t *testing.T) {
 			}
 		})
 		cluster.refuseWith(func(change pack.Change) error {
-			if change.Verb != pack.Delete {
+			if change.Verb != planned.Delete {
 				return nil
 			}
 			for address := range left(change.Slice, cluster.slices) {
@@ -358,7 +359,7 @@ func TestRun_RefusedFamilyDelaysNoOther(t *testing.T) {
 		refused := 0
 		full := false
 		cluster.refuseWith(func(change pack.Change) error {
-			if change.Slice.AddressType != discoveryv1.AddressTypeIPv6 && (!full || change.Verb != pack.Create) {
+			if change.Slice.AddressType != discoveryv1.AddressTypeIPv6 && (!full || change.Verb != planned.Create) {
 				return nil
 			}
 			refused++
@@ -536,7 +537,7 @@ func TestRun_SliceStoredUnderAnotherLabel(t *testing.T) {
 					t.Error("more than one creation a second while Pods change")
 				}
 				cluster.refuseWith(func(change pack.Change) error {
-					if change.Verb == pack.Delete {
+					if change.Verb == planned.Delete {
 						return errDenied
 					}
 					return nil

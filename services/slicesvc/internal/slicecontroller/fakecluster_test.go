@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -274,13 +275,13 @@ func (c *fakeCluster) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 	}
 	existing := c.slices[change.Slice.Name]
 	switch {
-	case (change.Verb == pack.Create) != (existing == nil),
-		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion && (change.Verb != pack.Delete || change.Slice.ResourceVersion != "" || existing.UID != change.Slice.UID):
+	case (change.Verb == planned.Create) != (existing == nil),
+		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion && (change.Verb != planned.Delete || change.Slice.ResourceVersion != "" || existing.UID != change.Slice.UID):
 		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, kube.ErrConflict)
 	}
 	c.writes = append(c.writes, string(change.Verb)+" "+change.Slice.Name)
 	stored := change.Slice
-	if change.Verb == pack.Delete {
+	if change.Verb == planned.Delete {
 		c.remove(change.Slice.Name)
 	} else {
 		if c.alter != nil {

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
@@ -115,9 +116,9 @@ type goneWriter struct {
 
 func (w goneWriter) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	switch {
-	case change.Verb == pack.Delete && w.busy.Load():
+	case change.Verb == planned.Delete && w.busy.Load():
 		return nil, errBusy
-	case change.Verb == pack.Delete:
+	case change.Verb == planned.Delete:
 		return nil, nil
 	}
 	return w.Writer.Write(ctx, change)

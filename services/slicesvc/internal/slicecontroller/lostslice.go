@@ -6,6 +6,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
@@ -39,7 +40,7 @@ func lostError(change pack.Change, stored *discoveryv1.EndpointSlice) error {
 func (a *planApplier) deleteLost(slice *discoveryv1.EndpointSlice) {
 	anyVersion := *slice
 	anyVersion.ResourceVersion = ""
-	_, err := a.tracedWrite(pack.Change{Verb: pack.Delete, Slice: &anyVersion, From: slice})
+	_, err := a.tracedWrite(pack.Change{Verb: planned.Delete, Slice: &anyVersion, From: slice})
 	if err == nil || errors.Is(err, kube.ErrConflict) { // another slice has the name
 		return
 	}

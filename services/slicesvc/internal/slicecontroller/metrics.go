@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -51,7 +52,7 @@ func newMetrics(registerer prometheus.Registerer, cfg SyncerConfig, queueLength 
 		}),
 	}
 	initialize(m.syncs, resultSuccess, resultConflict, resultError)
-	initialize(m.writes, string(pack.Create), string(pack.Update), string(pack.Delete))
+	initialize(m.writes, string(planned.Create), string(planned.Update), string(planned.Delete))
 	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: cfg.MetricNames.QueueDepth,
 		Help: "How many wait for a sync of " + cfg.Subject + "; 0 on a replica that holds no shard.",
@@ -101,7 +102,7 @@ func newUpstreamMetrics(registerer prometheus.Registerer, sizes func() serviceSi
 		}, []string{"result"}),
 	}
 	initialize(m.syncs, resultSuccess, resultStale, resultError)
-	initialize(m.writes, string(pack.Create), string(pack.Update), string(pack.Delete))
+	initialize(m.writes, string(planned.Create), string(planned.Update), string(planned.Delete))
 	return m, register(registerer, m.added, m.removed, m.changed, m.writes, m.syncs, newSizeGauges(sizes))
 }
 

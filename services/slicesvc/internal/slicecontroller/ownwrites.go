@@ -5,8 +5,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // beginWrite records that a write of a slice begins. Until its answer, events of the slice may be
@@ -23,14 +23,14 @@ func (s *ownedShard) beginWrite(key Key, name string) {
 
 // finishWrite records the answer of a write. If a watch showed a newer version meanwhile, another
 // writer changed the slice since, and finishWrite returns that version.
-func (s *ownedShard) finishWrite(key Key, verb pack.Verb, stored *discoveryv1.EndpointSlice, now time.Time) (newer observedVersion) {
+func (s *ownedShard) finishWrite(key Key, verb planned.Verb, stored *discoveryv1.EndpointSlice, now time.Time) (newer observedVersion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
 	observed := record.observed[stored.Name]
 	delete(record.observed, stored.Name)
 	delete(record.maybeStored, stored.Name)
-	if verb == pack.Delete {
+	if verb == planned.Delete {
 		delete(record.writes, stored.Name)
 		return observedVersion{}
 	}

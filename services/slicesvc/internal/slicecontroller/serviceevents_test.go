@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -43,7 +44,7 @@ func TestUpstreamMetrics_HaveUpstreamsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := []pack.Change{{Verb: pack.Create, Added: 3}, {Verb: pack.Update, Added: 1, Removed: 2}, {Verb: pack.Delete, Removed: 5}, {Verb: pack.Create, Added: 9}}
+	written := []pack.Change{{Verb: planned.Create, Added: 3}, {Verb: planned.Update, Added: 1, Removed: 2}, {Verb: planned.Delete, Removed: 5}, {Verb: planned.Create, Added: 9}}
 	outcomes := []Outcome{{State: Applied}, {State: Applied}, {State: NotNeeded}, {State: Failed}}
 	metrics.observeSync(slicetest.Service("web", auto), written, outcomes, nil)
 	metrics.observeSync(slicetest.Service("web", prefer("PreferClose")), nil, nil, fmt.Errorf("update: %w", kube.ErrConflict))

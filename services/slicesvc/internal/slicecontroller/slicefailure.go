@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -43,7 +44,7 @@ func (f *SliceFailure) wait(change *pack.Change, now time.Time) time.Duration {
 // failureOf returns the failure that a change continues: that of its slice or, for a new slice,
 // that of a lost one with the same ports, whose name may still be taken.
 func (i *syncInput) failureOf(change *pack.Change) (failed SliceFailure, ok bool) {
-	if failed, ok = i.failed[change.Slice.Name]; ok || change.Verb != pack.Create {
+	if failed, ok = i.failed[change.Slice.Name]; ok || change.Verb != planned.Create {
 		return failed, ok
 	}
 	for name := range i.failed {

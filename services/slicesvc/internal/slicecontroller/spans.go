@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -130,7 +131,7 @@ func (a *planApplier) tracedWrite(change pack.Change) (*discoveryv1.EndpointSlic
 		a.echoes.forget(name)
 	default:
 		span.Set(attribute.String("trivet.slice.resource_version", stored.ResourceVersion))
-		a.echoes.answered(ctx, name, stored.ResourceVersion, change.Verb == pack.Delete)
+		a.echoes.answered(ctx, name, stored.ResourceVersion, change.Verb == planned.Delete)
 	}
 	span.End(err)
 	return stored, err
