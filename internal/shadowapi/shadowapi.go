@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shadow"
@@ -83,7 +83,7 @@ func (s *Server) SwitchLoop(ctx context.Context, request *shadowv1.SwitchLoopReq
 }
 
 func (s *Server) source() *metav1.Source {
-	return &metav1.Source{Service: s.member.Service, ReplicaId: s.member.ID, ReadTime: timestamppb.New(time.Now())}
+	return answer.Replica{Service: s.member.Service, ID: s.member.ID}.Source(0, nil)
 }
 
 // ListDifferences returns what the loops in dry run of this replica have found.

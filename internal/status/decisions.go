@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/prototime"
@@ -110,7 +110,7 @@ func (s *DecisionServer) ListDecisions(_ context.Context, request *statusv1.List
 		}
 	}
 	response := &statusv1.ListDecisionsResponse{Sources: s.sources()}
-	size := min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
+	size := answer.PageSize(request.GetPageSize(), defaultPageSize, maxPageSize)
 	kept, _, _ := s.log.After(decisions.Cursor{})
 	for i := range kept {
 		if kept[i].Time.Before(filter.from) {
@@ -197,7 +197,7 @@ func (s *DecisionServer) fill() {
 }
 
 func (s *DecisionServer) sources() []*metav1.Source {
-	return []*metav1.Source{{Service: s.member.Service, ReplicaId: s.member.ID, ReadTime: prototime.New(time.Now())}}
+	return []*metav1.Source{answer.Replica{Service: s.member.Service, ID: s.member.ID}.Source(0, nil)}
 }
 
 // decision converts a decision. Its name sorts by time.

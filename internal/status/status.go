@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
@@ -106,7 +106,7 @@ func (s *Server) ListShards(ctx context.Context, request *statusv1.ListShardsReq
 	if selected := request.GetServices(); len(selected) > 0 && !slices.Contains(selected, s.deps.Member.Service) {
 		return response, nil
 	}
-	size := min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
+	size := answer.PageSize(request.GetPageSize(), defaultPageSize, maxPageSize)
 	for _, shard := range shardList(s.deps.Member.Service, all) {
 		if *shard.Shard <= after {
 			continue

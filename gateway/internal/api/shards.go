@@ -16,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -50,7 +51,7 @@ func (s *Server) ListShards(ctx context.Context, request *statusv1.ListShardsReq
 	if err != nil {
 		return nil, err
 	}
-	size := min(cmp.Or(int(request.GetPageSize()), shardsPerPage), maxShardsPerPage)
+	size := answer.PageSize(request.GetPageSize(), shardsPerPage, maxShardsPerPage)
 	for _, shard := range shards {
 		if shardPosition(shard) <= after {
 			continue

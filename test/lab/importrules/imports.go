@@ -93,7 +93,7 @@ var bans = []ban{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			// The one API that every process serves, and what all APIs share.
-			`^internal/(evidence|planned|status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
+			`^internal/(answer|evidence|planned|status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
 			`^internal/shadowapi/.* imports ` + module + `proto/trivet/(meta|shadow)/v1$`,
 			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1$`,
 			// The client of the gateway, which its commands share.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/watchcache"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -41,7 +42,7 @@ func (s *Snapshot) Finding(name string) (allocation.Finding, bool) {
 }
 
 // Caches says how fresh the caches of the comparison are, ordered by kind.
-func (s *Snapshot) Caches() []CacheState { return s.heard.list() }
+func (s *Snapshot) Caches() []answer.Cache { return s.heard.list() }
 
 // published is what other goroutines may read while the controller runs.
 type published struct {

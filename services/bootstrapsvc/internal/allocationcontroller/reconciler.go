@@ -127,7 +127,7 @@ func (r *reconciler) run(ctx context.Context, report func(error)) {
 			r.waiting = append(r.waiting, asked)
 			r.answerWaits()
 		case asked := <-r.requests:
-			answer(ctx, r, asked)
+			reply(ctx, r, asked)
 			r.requestPass(time.Now())
 		case <-timer.C:
 		}

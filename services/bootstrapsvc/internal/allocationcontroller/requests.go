@@ -59,7 +59,7 @@ func ask[T any](ctx context.Context, c *Controller, do func(ctx context.Context,
 	return <-replied, nil
 }
 
-func answer(ctx context.Context, r *reconciler, asked request) {
+func reply(ctx context.Context, r *reconciler, asked request) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	defer close(asked.reply) // after a panic, too, so that the caller does not wait forever

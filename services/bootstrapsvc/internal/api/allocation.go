@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -186,29 +185,17 @@ func (s *allocationServer) statusOf(ctx context.Context, err error) error {
 
 // fromSnapshot returns the source of an answer that was made from a snapshot.
 func (s *allocationServer) fromSnapshot(snapshot *allocationcontroller.Snapshot) []*metav1.Source {
-	source := &metav1.Source{
-		Service: s.Service, ReplicaId: s.ReplicaID, Epoch: s.epoch(), Shards: []int32{0}, ReadTime: timestamppb.Now(),
-	}
-	for _, state := range snapshot.Caches() {
-		converted := &metav1.CacheStatus{Kind: state.Kind, ResourceVersion: state.Version}
-		if !state.Heard.IsZero() {
-			converted.Lag = durationpb.New(max(time.Since(state.Heard), 0))
-		}
-		source.Caches = append(source.Caches, converted)
-	}
-	return []*metav1.Source{source}
+	return []*metav1.Source{answer.Replica{Service: s.Service, ID: s.ReplicaID}.Source(s.epoch(), []int{0}, snapshot.Caches()...)}
 }
 
 // fromLeader returns the source of an answer that needed the term.
 func (s *allocationServer) fromLeader() []*metav1.Source {
-	return []*metav1.Source{{
-		Service: s.Service, ReplicaId: s.ReplicaID, Epoch: s.epoch(), Shards: []int32{0}, ReadTime: timestamppb.Now(),
-	}}
+	return []*metav1.Source{answer.Replica{Service: s.Service, ID: s.ReplicaID}.Source(s.epoch(), []int{0})}
 }
 
 // fromEtcd returns the source of an answer that was read from etcd, without a term.
 func (s *allocationServer) fromEtcd() []*metav1.Source {
-	return []*metav1.Source{{Service: s.Service, ReplicaId: s.ReplicaID, ReadTime: timestamppb.Now()}}
+	return []*metav1.Source{answer.Replica{Service: s.Service, ID: s.ReplicaID}.Source(0, nil)}
 }
 
 func (s *allocationServer) epoch() int64 {

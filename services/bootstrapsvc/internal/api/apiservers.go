@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/watchcache"
@@ -91,7 +91,7 @@ func (s *apiserverServer) ListAPIServers(ctx context.Context, request *bootstrap
 	if request.GetPageToken() == "" {
 		s.cache.Put(list...) // else a watch from here would not know what to delete
 	}
-	size := min(cmp.Or(int(request.GetPageSize()), defaultAPIServersPage), maxAPIServersPage)
+	size := answer.PageSize(request.GetPageSize(), defaultAPIServersPage, maxAPIServersPage)
 	after := func(server *bootstrapv1.APIServer) bool {
 		return position == "" || compareAddresses(server.GetAddress(), position) > 0
 	}

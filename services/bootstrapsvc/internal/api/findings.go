@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/watchcache"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -94,7 +95,7 @@ func (s *FindingServer) ListFindings(ctx context.Context, request *bootstrapv1.L
 		return nil, s.statusOf(ctx, err)
 	}
 	response := &bootstrapv1.ListFindingsResponse{Sources: s.fromSnapshot(snapshot)}
-	size := cmp.Or(min(int(request.GetPageSize()), maxFindingsPage), defaultFindingsPage)
+	size := answer.PageSize(request.GetPageSize(), defaultFindingsPage, maxFindingsPage)
 	page, last, more := pageOf(filter.selectFrom(snapshot), size,
 		func(f allocation.Finding) bool { return comparePositions(positionOf(f), after) > 0 },
 		func(f allocation.Finding) *bootstrapv1.Finding { return s.findingOf(f, snapshot.CompareTime) })

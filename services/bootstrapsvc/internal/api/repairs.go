@@ -13,6 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/watchcache"
@@ -224,7 +225,7 @@ func readAll[T any](ctx context.Context, s *RepairServer, read func(context.Cont
 	return found, err
 }
 
-func repairsPage(size int32) int { return cmp.Or(min(int(size), maxRepairsPage), defaultRepairsPage) }
+func repairsPage(size int32) int { return answer.PageSize(size, defaultRepairsPage, maxRepairsPage) }
 
 // repairFilter selects repairs by state; no state means all.
 type repairFilter struct{ states []bootstrapv1.Repair_State }

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -166,7 +166,5 @@ func (r replica) sources(read time.Time) []*metav1.Source {
 
 // leaderSources is the source of an answer under a term.
 func (r replica) leaderSources(held *term.Term) []*metav1.Source {
-	return []*metav1.Source{{
-		Service: r.Service, ReplicaId: r.ReplicaID, Epoch: held.Epoch(), Shards: []int32{0}, ReadTime: timestamppb.Now(),
-	}}
+	return []*metav1.Source{answer.Replica{Service: r.Service, ID: r.ReplicaID}.Source(held.Epoch(), []int{0})}
 }

@@ -10,6 +10,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -63,16 +64,7 @@ func OwnerOf(replica string, shard int, epoch int64) *metav1.Owner {
 }
 
 func (s *leaseServer) sources(shards sessioncontroller.ServedShards) []*metav1.Source {
-	return []*metav1.Source{SourceOf(s.Service, s.Replica, shards)}
-}
-
-// SourceOf returns the source of an answer that a replica makes now from the given shards.
-func SourceOf(service, replica string, shards sessioncontroller.ServedShards) *metav1.Source {
-	source := &metav1.Source{Service: service, ReplicaId: replica, Epoch: shards.Epoch, ReadTime: timestamppb.Now()}
-	for _, id := range shards.IDs {
-		source.Shards = append(source.Shards, int32(id))
-	}
-	return source
+	return []*metav1.Source{answer.Replica{Service: s.Service, ID: s.Replica}.Source(shards.Epoch, shards.IDs)}
 }
 
 func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {

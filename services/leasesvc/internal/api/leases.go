@@ -8,6 +8,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -117,8 +118,5 @@ const (
 // PageSize returns the number of items of a page: the requested number up to a limit, or a default
 // for 0.
 func PageSize(requested int32) int {
-	if requested == 0 {
-		return defaultPageSize
-	}
-	return min(int(requested), maxPageSize)
+	return answer.PageSize(requested, defaultPageSize, maxPageSize)
 }

@@ -3,14 +3,13 @@ package nodeapi
 import (
 	"slices"
 	"strings"
-	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/wording"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
@@ -54,15 +53,7 @@ func shardsOf(node *nodehealthcontroller.Node) sessioncontroller.ServedShards {
 
 // sources returns the source of an answer from the given shards and caches.
 func (s *Server) sources(shards sessioncontroller.ServedShards, kinds nodestore.Kinds) []*metav1.Source {
-	source := api.SourceOf(s.Service, s.Replica, shards)
-	for _, fresh := range s.Store.Freshness(kinds) {
-		cache := &metav1.CacheStatus{Kind: fresh.Kind, ResourceVersion: fresh.ResourceVersion}
-		if !fresh.Heard.IsZero() {
-			cache.Lag = durationpb.New(max(time.Since(fresh.Heard), 0))
-		}
-		source.Caches = append(source.Caches, cache)
-	}
-	return []*metav1.Source{source}
+	return []*metav1.Source{answer.Replica{Service: s.Service, ID: s.Replica}.Source(shards.Epoch, shards.IDs, s.Store.Freshness(kinds)...)}
 }
 
 // namedHold is a Hold with the type of its condition.

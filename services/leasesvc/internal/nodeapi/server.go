@@ -9,6 +9,7 @@ import (
 
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
@@ -68,7 +69,7 @@ type Store interface {
 	Pods(node string) []*corev1.Pod
 	// Lease returns the zero Lease if there is none.
 	Lease(node string) nodehealth.Lease
-	Freshness(kinds nodestore.Kinds) []nodestore.Freshness
+	Freshness(kinds nodestore.Kinds) []answer.Cache
 }
 
 // Evictions reads which pods must leave a Node. *evictioncontroller.Controller implements it.

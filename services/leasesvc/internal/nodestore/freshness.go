@@ -8,33 +8,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/kubewatch"
 )
 
-// Freshness says how fresh the cache of one kind is.
-type Freshness struct {
-	// Kind is the kind of the objects, for example "Node".
-	Kind string
-	// ResourceVersion is the newest one that a list or the watch has shown; "" before the first
-	// list.
-	ResourceVersion string
-	// Heard is when kube-apiserver last answered a list, opened the watch or sent an event. It
-	// sends a bookmark about once a minute. It is zero before the first answer.
-	Heard time.Time
-}
-
 // Freshness returns how fresh the caches of kinds are, ordered by kind. A kind that no Subscription
 // has is missing.
-func (s *Store) Freshness(kinds Kinds) []Freshness {
+func (s *Store) Freshness(kinds Kinds) []answer.Cache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []Freshness
+	var all []answer.Cache
 	for _, k := range []struct {
 		kind Kinds
 		name string
 	}{{Leases, "Lease"}, {Nodes, "Node"}, {Pods, "Pod"}} {
 		if i := s.running[k.kind]; i != nil && kinds&k.kind != 0 {
-			all = append(all, Freshness{Kind: k.name, ResourceVersion: i.LastSyncResourceVersion(), Heard: i.heard.get()})
+			all = append(all, answer.Cache{Kind: k.name, ResourceVersion: i.LastSyncResourceVersion(), Heard: i.heard.get()})
 		}
 	}
 	return all

@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -54,7 +55,7 @@ func (f *fakeParts) server() *Server {
 func TestProblems_AreTheWorstFirst(t *testing.T) {
 	now := time.Now()
 	key := func(name string) slicecontroller.Key { return slicecontroller.Key{Namespace: "shop", Name: name} }
-	heard := []kube.KindStatus{{Kind: "Pod", Heard: now}}
+	heard := []kube.KindStatus{{Cache: answer.Cache{Kind: "Pod", Heard: now}}}
 	for name, c := range map[string]struct {
 		parts fakeParts
 		// want has the code, the severity, the resource and a part of the message of each problem.
@@ -67,7 +68,7 @@ func TestProblems_AreTheWorstFirst(t *testing.T) {
 		}},
 		"everything": {
 			parts: fakeParts{
-				caches: []kube.KindStatus{{Kind: "Node", Heard: now}, {Kind: "Pod", Heard: now.Add(-time.Hour), Failure: errors.New("list pods: refused\xff")}},
+				caches: []kube.KindStatus{{Cache: answer.Cache{Kind: "Node", Heard: now}}, {Cache: answer.Cache{Kind: "Pod", Heard: now.Add(-time.Hour)}, Failure: errors.New("list pods: refused\xff")}},
 				shards: []term.ShardStatus{{Shard: 0, Here: true, AcquireTime: now.Add(-time.Hour)}, {Shard: 1, Here: true}},
 				health: slicecontroller.Health{
 					Failing:   slicecontroller.ServiceGroup{Count: 7, First: []slicecontroller.Key{key("a"), key("b")}, Since: now, Cause: "quota", Latest: key("c")},

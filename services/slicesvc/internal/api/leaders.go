@@ -5,9 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -50,26 +48,18 @@ func (l leaders) owner(service slicecontroller.Key) *metav1.Owner {
 // source returns the Source of an answer about the shards, of which this replica knows everything
 // if it leads them. It must be made before the answer, so that it never claims too much.
 func (s *Server) source(of leaders) *metav1.Source {
-	now := time.Now()
-	source := &metav1.Source{
-		Service:   serviceName,
-		ReplicaId: s.cfg.ReplicaID,
-		ReadTime:  timestamppb.New(now),
-	}
+	var led []int
+	var epoch int64
 	for _, status := range of.shards {
 		if status.Here {
-			source.Shards = append(source.Shards, int32(status.Shard))
-			source.Epoch = max(source.Epoch, status.Epoch)
+			led, epoch = append(led, status.Shard), max(epoch, status.Epoch)
 		}
 	}
+	var caches []answer.Cache
 	for _, cache := range s.cfg.Caches() {
-		converted := &metav1.CacheStatus{Kind: cache.Kind, ResourceVersion: cache.ResourceVersion}
-		if !cache.Heard.IsZero() {
-			converted.Lag = durationpb.New(max(now.Sub(cache.Heard), 0))
-		}
-		source.Caches = append(source.Caches, converted)
+		caches = append(caches, cache.Cache)
 	}
-	return source
+	return answer.Replica{Service: serviceName, ID: s.cfg.ReplicaID}.Source(epoch, led, caches...)
 }
 
 // leaderLog is which replica leads each shard, as far as the change log has it.

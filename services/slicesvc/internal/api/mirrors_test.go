@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1kube "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -461,7 +462,7 @@ func TestPlan_HasTheEtagThatReconcileTakes(t *testing.T) {
 
 func TestProblems_OfMirroredSlices(t *testing.T) {
 	b := newBothSources(func(b *bothSources) {
-		b.caches = []kube.KindStatus{{Kind: "Endpoints", Heard: time.Now()}}
+		b.caches = []kube.KindStatus{{Cache: answer.Cache{Kind: "Endpoints", Heard: time.Now()}}}
 		b.health.Shards = []slicecontroller.HeldShard{{}}
 		group := slicecontroller.ServiceGroup{Count: 1, First: []slicecontroller.Key{{Namespace: "shop", Name: "web"}}, Since: time.Now(), Cause: "the cause", Latest: slicecontroller.Key{Namespace: "shop", Name: "web"}}
 		b.mirror.health = mirrorcontroller.Health{
@@ -488,7 +489,7 @@ func TestProblems_OfMirroredSlices(t *testing.T) {
 // A loop that is not selected does no work on the shards, which is no problem.
 func TestProblems_OfTheMirrorLoopAlone(t *testing.T) {
 	b := newBothSources(func(b *bothSources) {
-		b.caches = []kube.KindStatus{{Kind: "Endpoints", Heard: time.Now()}}
+		b.caches = []kube.KindStatus{{Cache: answer.Cache{Kind: "Endpoints", Heard: time.Now()}}}
 		b.health.Shards = nil
 		b.mirror.health.Shards = []slicecontroller.HeldShard{{}}
 	})

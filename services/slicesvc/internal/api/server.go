@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -121,7 +122,7 @@ func (s *Server) ListServiceSlices(_ context.Context, request *slicev1.ListServi
 	if request.GetPageToken() == "" {
 		response.ResumeToken = s.resumeTokens(namespace).Encode(s.cfg.Controller.Revision())
 	}
-	size := pageSize(request.GetPageSize())
+	size := answer.PageSize(request.GetPageSize(), defaultPageSize, maxPageSize)
 	keys := s.cfg.Controller.KeysAfter(namespace, after, size+1) // one more shows whether there is a next page
 	if len(keys) > size {
 		keys = keys[:size]
@@ -226,11 +227,4 @@ func (s *Server) resumeTokens(namespace string) resumetoken.Format {
 		Method:    slicev1.SliceService_WatchServiceSlices_FullMethodName,
 		Arguments: namespace,
 	}
-}
-
-func pageSize(requested int32) int {
-	if requested <= 0 {
-		return defaultPageSize
-	}
-	return min(int(requested), maxPageSize)
 }

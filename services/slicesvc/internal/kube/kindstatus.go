@@ -5,18 +5,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/answer"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 // KindStatus is how fresh the cache of one kind is.
 type KindStatus struct {
-	// Kind is the kind of the objects, for example "Pod".
-	Kind string
-	// ResourceVersion is the newest one that a list or the watch has shown.
-	ResourceVersion string
-	// Heard is when the last list was complete or the last event came. kube-apiserver sends a
-	// bookmark about once a minute. It is zero before the first list.
-	Heard time.Time
+	answer.Cache
 	// Failure is why the last list or watch failed; nil if it was answered since.
 	Failure error
 	// Wanted is the version that the watch must show before a term goes on; empty if it has shown
@@ -42,7 +37,7 @@ type kindStatus struct {
 }
 
 func newKindStatus(kind, resource string) *kindStatus {
-	return &kindStatus{resource: resource, wanted: make(chan struct{}, 1), known: newKnownObjects(), status: KindStatus{Kind: kind}}
+	return &kindStatus{resource: resource, wanted: make(chan struct{}, 1), known: newKnownObjects(), status: KindStatus{Cache: answer.Cache{Kind: kind}}}
 }
 
 // hear records that the cache has everything up to a version. version is empty if the answer has
