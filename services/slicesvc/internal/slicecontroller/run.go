@@ -192,7 +192,6 @@ func (c *Syncer) reportHealth(ctx context.Context, busy *atomic.Int32) {
 		}
 		held := c.shards.held()
 		c.expireContentions(held)
-		c.echoes.expire(time.Now())
 		idle := c.QueueLength() == 0 && busy.Load() == 0
 		// If all workers are stuck no sync finishes. Without a report the loop counts as stalled.
 		if syncs := c.shards.takeSyncCount(); syncs == 0 && !idle {

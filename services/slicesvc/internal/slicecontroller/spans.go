@@ -2,8 +2,6 @@ package slicecontroller
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,25 +9,19 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/internal/planned"
 	"github.com/trivet-dev/trivet/internal/tracing"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // A trace of a sync has these spans: the change that was received, and under it the sync, with the
-// time in the queue, the plan, each write with its request, and for each write the time until a
-// watch shows it. Further changes that the sync answers are links. A retry is under the sync that
-// failed.
+// time in the queue, the plan, and each write with its request. Further changes that the sync
+// answers are links. A retry is under the sync that failed.
 const (
 	changeSpan = "change received"
 	syncSpan   = "sync slices"
 	queueSpan  = "wait in queue"
 	planSpan   = "plan slices"
 	writeSpan  = "write slice"
-	echoSpan   = "wait for watch"
 )
 
 // maxEvents bounds the changes that one sync links.
@@ -107,158 +99,20 @@ func (c *Syncer) tracedPlan(ctx context.Context, key Key, input *syncInput, resu
 	return placement, err
 }
 
-// tracedWrite is Writer.Write with a span, and then one that ends with the watch's event.
+// tracedWrite is Writer.Write with a span.
 func (a *planApplier) tracedWrite(change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	if !a.deps.Tracer.On() {
-		return a.deps.Writer.Write(a.ctx, change)
-	}
 	ctx, span := a.deps.Tracer.Start(a.ctx, writeSpan)
-	name := keyOf(change.Slice.Namespace, change.Slice.Name)
 	if span.Recording() {
 		span.Set(
 			attribute.String("trivet.verb", string(change.Verb)),
 			attribute.String("trivet.reason", string(change.Reason)),
-			attribute.String("trivet.slice.name", name.Name),
+			attribute.String("trivet.slice.name", change.Slice.Name),
 		)
-		a.echoes.begin(name)
 	}
 	stored, err := a.deps.Writer.Write(ctx, change)
-	switch {
-	case !span.Recording():
-	case err != nil:
-		a.echoes.forget(name)
-	case stored == nil: // it was gone before
-		a.echoes.forget(name)
-	default:
+	if span.Recording() && stored != nil {
 		span.Set(attribute.String("trivet.slice.resource_version", stored.ResourceVersion))
-		a.echoes.answered(ctx, name, stored.ResourceVersion, change.Verb == planned.Delete)
 	}
 	span.End(err)
 	return stored, err
-}
-
-const (
-	// maxEchoes bounds the writes that wait for the watch. Further ones have no such span.
-	maxEchoes = 4096
-	// maxEchoWait is when a span of a wait ends with an error.
-	maxEchoWait = time.Minute
-)
-
-var errNoEcho = errors.New("no watch event shows the write within a minute")
-
-// echoes are the writes that no watch has shown yet. Only sampled writes are among them. It is safe
-// for concurrent use.
-type echoes struct {
-	tracer  tracing.Tracer
-	mu      sync.Mutex // guards waiting
-	waiting map[Key]*echo
-}
-
-// echo is one write. The event of the watch may come before the answer.
-type echo struct {
-	begun time.Time
-	// span is set with the answer, as are version and deletion.
-	span     tracing.Span
-	version  string
-	deletion bool
-	// seen is the newest version that a watch has shown, at seenAt; seenDeleted that it showed a
-	// deletion.
-	seen        string
-	seenAt      time.Time
-	seenDeleted bool
-}
-
-func newEchoes(tracer tracing.Tracer) *echoes {
-	return &echoes{tracer: tracer, waiting: map[Key]*echo{}}
-}
-
-// begin records that a write of a slice begins. The wait for an earlier write ends without an
-// event.
-func (e *echoes) begin(slice Key) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if former := e.waiting[slice]; former != nil {
-		former.span.End(nil)
-	} else if len(e.waiting) >= maxEchoes {
-		return
-	}
-	e.waiting[slice] = &echo{begun: time.Now()}
-}
-
-func (e *echoes) forget(slice Key) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.waiting, slice)
-}
-
-// answered starts the span of the wait. ctx has the span of the write.
-func (e *echoes) answered(ctx context.Context, slice Key, version string, deletion bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	waiting := e.waiting[slice]
-	if waiting == nil {
-		return
-	}
-	start := time.Now()
-	waiting.version, waiting.deletion = version, deletion
-	shown := waiting.shown()
-	if shown {
-		start = waiting.seenAt
-	}
-	_, waiting.span = e.tracer.Start(ctx, echoSpan, trace.WithTimestamp(start),
-		trace.WithAttributes(attribute.String("trivet.slice.name", slice.Name)))
-	if shown {
-		e.end(slice, waiting)
-	}
-}
-
-// observed records what a watch showed of a slice.
-func (e *echoes) observed(meta *metav1.ObjectMeta, deleted bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.waiting) == 0 {
-		return
-	}
-	slice := keyOf(meta.Namespace, meta.Name)
-	waiting := e.waiting[slice]
-	if waiting == nil {
-		return
-	}
-	waiting.seen, waiting.seenAt, waiting.seenDeleted = meta.ResourceVersion, time.Now(), deleted
-	if waiting.version != "" && waiting.shown() {
-		e.end(slice, waiting)
-	}
-}
-
-// end needs e.mu.
-func (e *echoes) end(slice Key, shown *echo) {
-	if shown.span.Recording() {
-		shown.span.Set(attribute.String("trivet.slice.resource_version", shown.seen))
-	}
-	shown.span.EndAt(shown.seenAt, nil)
-	delete(e.waiting, slice)
-}
-
-// shown returns whether a watch has shown the write or something newer.
-func (e *echo) shown() bool {
-	switch {
-	case e.seenAt.IsZero():
-		return false
-	case e.deletion || e.seenDeleted:
-		return e.seenDeleted
-	default:
-		return index.CompareVersions(e.seen, e.version) >= 0
-	}
-}
-
-// expire ends the spans that have waited for too long.
-func (e *echoes) expire(now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for slice, waiting := range e.waiting {
-		if now.Sub(waiting.begun) > maxEchoWait {
-			waiting.span.End(errNoEcho)
-			delete(e.waiting, slice)
-		}
-	}
 }

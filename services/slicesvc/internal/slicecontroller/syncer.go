@@ -105,7 +105,6 @@ type Syncer struct {
 	// ownSlicesOnly leaves slices of other managers out of the cache.
 	ownSlicesOnly bool
 	reads         liveReads
-	echoes        *echoes
 	// orphans has the slices to read after their term has ended. Run sets it.
 	orphans workqueue.TypedRateLimitingInterface[Key]
 	running chan struct{} // closed by Run
@@ -130,7 +129,6 @@ func newSyncer(cfg SyncerConfig, deps Deps, of source) *Syncer {
 		shards:  newShardTracker(cfg.Shards),
 		budget:  newCompactionBudget(),
 		running: make(chan struct{}),
-		echoes:  newEchoes(deps.Tracer),
 	}
 	if deps.Reader != nil {
 		s.lists = newSliceLister(deps.Reader, deps.Watches, cfg.Shards)

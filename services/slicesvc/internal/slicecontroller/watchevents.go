@@ -111,9 +111,6 @@ func (c *Syncer) PutSlice(slice *discoveryv1.EndpointSlice) {
 
 // DeleteSlice removes a slice.
 func (c *Syncer) DeleteSlice(slice *discoveryv1.EndpointSlice) {
-	if c.deps.Tracer.On() {
-		c.echoes.observed(&slice.ObjectMeta, true)
-	}
 	c.reads.recordDeletion(slice)
 	services := c.index.DeleteSlice(slice)
 	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, edit: index.EditedContent, deleted: true})
@@ -135,9 +132,6 @@ func (c *Syncer) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
 // version or a newer one. With a Reader it is not needed during a write of the slice either: the
 // answer of the write has its state, and after a failed write the Reader reads it.
 func (c *Syncer) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
-	if c.deps.Tracer.On() {
-		c.echoes.observed(meta, false)
-	}
 	service := meta.Labels[discoveryv1.LabelServiceName]
 	ours := meta.Labels[discoveryv1.LabelManagedBy] == c.cfg.ManagedBy && service != ""
 	if !ours && c.ownSlicesOnly {
