@@ -30,7 +30,6 @@ type Fan struct {
 	pool    *Pool
 	timeout time.Duration
 	answers *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
 }
 
 // New returns a Fan over the connections of a pool, which the caller closes. timeout bounds each
@@ -42,16 +41,9 @@ func New(pool *Pool, timeout time.Duration, metrics prometheus.Registerer) (*Fan
 			Name: "trivet_gateway_answers_total",
 			Help: "Status questions to replicas, by service and canonical gRPC code.",
 		}, []string{"service", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "trivet_gateway_answer_seconds",
-			Help:    "Time until a replica answered a status question or failed, by service.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 12),
-		}, []string{"service"}),
 	}
-	for _, collector := range []prometheus.Collector{f.answers, f.seconds} {
-		if err := metrics.Register(collector); err != nil {
-			return nil, fmt.Errorf("register the metrics of the fan-out: %w", err)
-		}
+	if err := metrics.Register(f.answers); err != nil {
+		return nil, fmt.Errorf("register the metrics of the fan-out: %w", err)
 	}
 	return f, nil
 }
@@ -127,7 +119,6 @@ func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 		source.Code, source.Message = code.Code(status.Code(err)), messageOf(err, f.timeout)
 	}
 	f.answers.WithLabelValues(member.Service, codeLabel(err)).Inc()
-	f.seconds.WithLabelValues(member.Service).Observe(source.Latency.Seconds())
 	return source
 }
 

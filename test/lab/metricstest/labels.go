@@ -65,7 +65,6 @@ func bounds() map[string]bound {
 		"trivet_bootstrap_allocation_findings/code":           among("not-allocated duplicate-owner out-of-range leaked wrong-reference wrong-labels orphan range-mismatch range-full unreadable invalid"),
 		"trivet_bootstrap_apiservers/state":                   among("ready not_ready unreadable"),
 		"trivet_bootstrap_baseline_reports/reason":            each("reasons of docs/reasons.md", 40),
-		"trivet_bootstrap_probes_total/result":                among("ok failed"),
 		"trivet_bootstrap_repair_refusals_total/verb":         among("create relabel delete set clear"),
 		"trivet_bootstrap_repair_steps_total/result":          among("done unneeded failed skipped"),
 		"trivet_bootstrap_repair_steps_total/verb":            among("create relabel delete set clear"),

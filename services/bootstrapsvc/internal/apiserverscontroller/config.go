@@ -106,31 +106,15 @@ type Deps struct {
 }
 
 type metrics struct {
-	probes  *prometheus.CounterVec
 	servers *prometheus.GaugeVec
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	register := promauto.With(registerer)
-	m := &metrics{
-		probes: register.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_bootstrap_probes_total",
-			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
-		}, []string{"result"}),
+	return &metrics{
 		servers: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_apiservers",
 			Help: "Known kube-apiservers on the leader, by state (ready, not_ready, unreadable).",
 		}, []string{"state"}),
 	}
-	m.probes.WithLabelValues("ok")
-	m.probes.WithLabelValues("failed")
-	return m
-}
-
-func (m *metrics) countProbe(ok bool) {
-	result := "failed"
-	if ok {
-		result = "ok"
-	}
-	m.probes.WithLabelValues(result).Inc()
 }

@@ -66,7 +66,7 @@ func New(cfg Config, deps Deps) *Controller {
 	metrics := newMetrics(deps.Metrics)
 	c := &Controller{
 		Config: cfg, Deps: deps, metrics: metrics,
-		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics}, resolver: &resolver{lookupIP: deps.LookupIP},
+		sidecar: &sidecar{Config: cfg, Deps: deps}, resolver: &resolver{lookupIP: deps.LookupIP},
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, DryRun: deps.DryRun, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),

@@ -40,7 +40,6 @@ var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apise
 type sidecar struct {
 	Config
 	Deps
-	metrics *metrics
 	// keeps says that the replica stopped while the server was ready, so the address stays.
 	keeps atomic.Bool
 }
@@ -116,7 +115,6 @@ func (s *sidecar) probe(ctx context.Context, state *sidecarState) {
 	ctx, cancel := context.WithTimeout(ctx, s.ProbeTimeout)
 	defer cancel()
 	result := s.Probe(ctx)
-	s.metrics.countProbe(result.OK)
 	before := state.readiness
 	state.readiness = before.After(result, s.Thresholds)
 	if state.readiness.Ready && !before.Ready {
@@ -230,6 +228,5 @@ func (s *sidecar) mayStillServe(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(s.ProbeTimeout, lastProbeTimeout))
 	defer cancel()
 	result := s.Probe(ctx)
-	s.metrics.countProbe(result.OK)
 	return result.OK || result.Silent
 }
