@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// minOutage is how long kube-apiserver must be unusable before all nodes get a new grace
-	// period. An outage counts from the last self-check that passed, and may have begun three
-	// seconds later.
+	// minOutage is the length from which each outage delays verdicts. Of shorter ones only the
+	// first does in a grace period, so that checks which fail now and then forbid no verdict. An
+	// outage counts from the last self-check that passed, and may have begun three seconds later.
 	minOutage = 8 * time.Second
 	// promptAnswer bounds the answers that extend no grace period. While a self-check runs for
 	// longer, no Node is marked Unknown.
@@ -19,13 +19,10 @@ const (
 
 // ClusterState is what one pass hands to the next one. Its methods return a new ClusterState.
 type ClusterState struct {
-	// recovered is when the last outage ended. recurring says that the one before it had ended a
-	// short time before.
+	// recovered is when the last outage that delays verdicts ended, after it had lasted for a time;
+	// 0 for none in the last grace period.
 	recovered monotonic.Instant
-	recurring bool
-	// interrupted is when an outage of any length ended that was the first one in a grace period; 0
-	// for none.
-	interrupted monotonic.Instant
+	lasted    time.Duration
 	// allDown says that every zone was fully disrupted in the last pass, zonesUp when that ended
 	// last; 0 for never.
 	allDown bool
@@ -69,24 +66,16 @@ func (p period) begun(now monotonic.Instant) period {
 // does.
 func (c ClusterState) Suspension() Delay { return c.unusable }
 
-// apiServerDelay returns the Delay of a Node after kube-apiserver was unusable or slow. After an
-// outage every node has a new grace period: kubelets could not renew Leases either. After an outage
-// that recurs it is half of one, which is more than two renewals: otherwise short outages in a row
-// would forbid every verdict. signUntil is the end of what the last sign of life allows.
-//
-// A kubelet whose write failed tries again with its next renewal only, however short the outage
-// was. So the first outage in a grace period delays verdicts by least. Others do not, so that
-// checks which fail now and then forbid no verdict.
+// apiServerDelay returns the Delay of a Node after kube-apiserver was unusable or slow. Kubelets
+// could not renew Leases either, and try again after pauses that grow with an outage. So every node
+// has as long as the outage lasted: least at least, because a kubelet whose write failed in a short
+// one tries again with its next renewal, and one grace period at most. signUntil is the end of what
+// the last sign of life allows.
 func (c ClusterState) apiServerDelay(grace, least time.Duration, signUntil monotonic.Instant) Delay {
 	d := Delay{Reason: APIServerUnreachable}
 	if c.recovered > 0 {
-		if c.recurring {
-			grace /= 2
-		}
-		d.Since, d.Until, d.Message = c.recovered, c.recovered.Add(grace), "kube-apiserver was unusable a short time ago, and every node has one grace period since"
-	}
-	if again := c.interrupted.Add(least); c.interrupted > 0 && again > d.Until {
-		d.Since, d.Until, d.Message = c.interrupted, again, "kube-apiserver was unusable for a moment, and a kubelet whose write failed tries again with its next renewal"
+		d.Since, d.Until = c.recovered, c.recovered.Add(min(max(c.lasted, least), grace))
+		d.Message = "kube-apiserver was unusable a short time ago, and every node has as long as that lasted"
 	}
 	if slow := signUntil.Add(c.slow.took); c.slow.took > 0 && slow > d.Until {
 		d.Since, d.Until, d.Message = c.slow.at, slow, "kube-apiserver answered slowly, and a verdict waits for as long"
@@ -112,11 +101,8 @@ func (c ClusterState) zonesDelay(grace time.Duration) Delay {
 // CheckPassed notes that kube-apiserver answered a self-check that began at started. After a slow
 // answer the grace periods are as much longer as it was slow.
 func (c ClusterState) CheckPassed(started, now monotonic.Instant) ClusterState {
-	if c.outage.on && c.interrupted == 0 {
-		c.interrupted = now
-	}
-	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
-		c.recurring, c.recovered = c.recovered > 0, now
+	if lasted := now.Sub(c.outage.since); c.outage.on && (lasted >= minOutage || c.recovered == 0) {
+		c.recovered, c.lasted = now, lasted
 	}
 	c.outage, c.unusable = period{}, Delay{}
 	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
@@ -160,15 +146,11 @@ func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
 	return c
 }
 
-// withoutOld forgets an outage that ended two grace periods ago, so that the next one does not
-// count as recurring, and a slow answer that is older than a grace period: no silence began before
-// it.
+// withoutOld forgets an outage that ended a grace period ago, and a slow answer that is as old: no
+// silence began before it.
 func (c ClusterState) withoutOld(now monotonic.Instant, grace time.Duration) ClusterState {
-	if !c.outage.on && now.Sub(c.recovered) > 2*grace {
-		c.recovered, c.recurring = 0, false
-	}
-	if now.Sub(c.interrupted) > grace {
-		c.interrupted = 0
+	if now.Sub(c.recovered) > grace {
+		c.recovered = 0
 	}
 	if c.slow.took > 0 && now.Sub(c.slow.at) > grace {
 		c.slow = slowCheck{}

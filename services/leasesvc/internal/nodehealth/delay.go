@@ -30,8 +30,8 @@ const (
 	// this replica by then.
 	TermYoung = "TERM_YOUNG"
 	// APIServerUnreachable lasts while kube-apiserver does not answer or takes no writes of Leases,
-	// so that kubelets cannot renew theirs either, and for one grace period afterwards. An answer
-	// that takes long delays a verdict by as much.
+	// so that kubelets cannot renew theirs either, and for as long afterwards. An answer that takes
+	// long delays a verdict by as much.
 	APIServerUnreachable = "APISERVER_UNREACHABLE"
 	// APIServerDenied is the same while kube-apiserver refuses this replica.
 	APIServerDenied = "APISERVER_DENIED"

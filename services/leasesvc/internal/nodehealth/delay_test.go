@@ -50,7 +50,7 @@ func TestAssess_EachRowOfTheTableDelaysAMark(t *testing.T) {
 			delay: func(w *fixture) {
 				w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{}).CheckPassed(w.now.Add(10*time.Second), w.now.Add(10*time.Second))
 			},
-			reason: nodehealth.APIServerUnreachable, since: at(10), until: at(60),
+			reason: nodehealth.APIServerUnreachable, since: at(10), until: at(30),
 		},
 		"kube-apiserver is slow": {
 			delay: func(w *fixture) {

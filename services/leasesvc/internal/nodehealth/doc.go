@@ -30,8 +30,9 @@
 //   - of the first 20 s of a term;
 //   - of an outage: kube-apiserver does not answer, refuses, or rejects writes of Leases, from the
 //     first self-check that fails, or that runs for longer than a second, to the first that passes;
-//     then 50 s more after an outage of eight seconds, and 20 s more after a shorter one. An answer
-//     that takes longer than a second delays a mark by as much;
+//     then for as long as it lasted, 20 s at least and 50 s at most. Of outages of less than eight
+//     seconds only the first in 50 s counts. An answer that takes longer than a second delays a
+//     mark by as much;
 //   - of one grace period after a time in which no zone had a ready node.
 //
 // Nothing else delays a mark; how many nodes fall silent together changes nothing. Before a mark is
@@ -56,8 +57,8 @@
 //   - A Node is marked Unknown once, after its Lease was read again. A Node that is marked costs no
 //     further request.
 //   - Zones count all Nodes, also those whose last write failed.
-//   - After an outage of kube-apiserver every node has one full grace period again, half of one
-//     after an outage that recurs. An answer that takes long makes the grace periods as much
+//   - After an outage of kube-apiserver every node has as long as the outage lasted, and no whole
+//     grace period after a short one. An answer that takes long makes the grace periods as much
 //     longer.
 //   - No row of the table stops the NoExecute taints and the marks of Pods of Nodes that are
 //     marked Unknown already.

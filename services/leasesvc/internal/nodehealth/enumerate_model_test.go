@@ -159,9 +159,9 @@ type replica struct {
 	learned         [2]monotonic.Instant // when the cache got the last sign of the kubelet's own
 
 	// condense and expand have the meaning.
-	slowest uint8
-	objects [2]uint8
-	known   [2]bool
+	slowest, lasted uint8
+	objects         [2]uint8
+	known           [2]bool
 }
 
 // world is all that decides what may happen next.

@@ -243,12 +243,11 @@ func (v *walker) instants(oldest time.Duration, fields ...*monotonic.Instant) {
 	}
 }
 
-// Ages beyond which an Instant decides nothing: the grace period and the time beside a beat, two
-// grace periods for an outage, and the silence of an agent.
+// Ages beyond which an Instant decides nothing: the grace period and the time beside a beat, and
+// the silence of an agent.
 const (
-	long      = 58 * time.Second
-	outageAge = 101 * time.Second
-	agentAge  = 15 * time.Second
+	long     = 58 * time.Second
+	agentAge = 15 * time.Second
 )
 
 func (w *world) walk(v *walker) {
@@ -275,11 +274,10 @@ func (w *world) walk(v *walker) {
 func (p *replica) walk(v *walker) {
 	c := &p.cluster
 	numbers(v, &p.process)
-	numbers(v, &p.since, &p.check, &p.marking[0], &p.marking[1], &p.sample[0], &p.sample[1], &p.slowest)
-	v.flags(&p.stale, &c.recurring, &c.allDown, &c.outage.on)
+	numbers(v, &p.since, &p.check, &p.marking[0], &p.marking[1], &p.sample[0], &p.sample[1], &p.slowest, &p.lasted)
+	v.flags(&p.stale, &c.allDown, &c.outage.on)
 	v.still = p.process != runs
-	v.instants(outageAge, &c.recovered)
-	v.instants(long, &c.zonesUp, &c.checked, &c.outage.since, &c.unusable.Since, &c.slow.at, &c.served, &c.interrupted, &c.servedSince)
+	v.instants(long, &c.zonesUp, &c.checked, &c.outage.since, &c.unusable.Since, &c.slow.at, &c.served, &c.recovered, &c.servedSince)
 	for n := range p.nodes {
 		t, s, l := &p.nodes[n], &p.nodes[n].signs, &p.leases[n]
 		numbers(v, &l.rank, &l.kubelets, &p.objects[n])
@@ -313,7 +311,10 @@ func (m *model) normalize(w *world) {
 	}
 	for r := range w.replicas {
 		p := &w.replicas[r]
-		p.slowest = uint8(p.cluster.slow.took / time.Second)
+		p.slowest, p.lasted = uint8(p.cluster.slow.took/time.Second), 0
+		if p.cluster.recovered > 0 {
+			p.lasted = uint8(min(p.cluster.lasted/time.Second, long/time.Second))
+		}
 		for n := range p.nodes {
 			p.objects[n] = uint8(slices.Index(m.objects[n][:], p.nodes[n].Node) + 1)
 			p.known[n] = p.nodes[n].signs.agent != (unique.Handle[session.Agent]{})
@@ -324,7 +325,7 @@ func (m *model) normalize(w *world) {
 
 // expand sets the fields of a replica that a walker does not read.
 func (m *model) expand(p *replica) {
-	p.cluster.slow.took = time.Duration(p.slowest) * time.Second
+	p.cluster.slow.took, p.cluster.lasted = time.Duration(p.slowest)*time.Second, time.Duration(p.lasted)*time.Second
 	c := &p.cluster
 	if c.unusable = (Delay{Since: c.unusable.Since}); c.unusable.Since > 0 {
 		c.unusable.Reason, c.unusable.Until = APIServerUnreachable, Open
@@ -499,13 +500,13 @@ func TestEnumerate_FindsWhatEachPartOfTheRuleForbids(t *testing.T) {
 		"the live read":      func(m *model) { m.readsLive = false },
 		"the delay while kube-apiserver is away": func(m *model) {
 			m.between = func(c ClusterState) ClusterState {
-				c.outage, c.unusable, c.recovered, c.interrupted = period{}, Delay{}, 0, 0
+				c.outage, c.unusable, c.recovered = period{}, Delay{}, 0
 				return c
 			}
 		},
 		"the grace period after that": func(m *model) {
 			m.between = func(c ClusterState) ClusterState {
-				c.recovered, c.interrupted = 0, 0
+				c.recovered = 0
 				return c
 			}
 		},

@@ -70,6 +70,9 @@ type Window struct {
 	// Unreached is how the names of the processes begin that receive nothing from some callers
 	// meanwhile: those of one replica. It is empty if all may receive.
 	Unreached string
+	// WritesHang says that a write of kube-apiserver may hang for seconds and fail meanwhile,
+	// because etcd lost its leader. A replica whose self-check did so takes that for an outage.
+	WritesHang bool
 	// NoQuorum says that etcd has no quorum meanwhile. A leader stops when it cannot renew its
 	// session. The key of its term stays, because no member removes it.
 	NoQuorum bool

@@ -10,13 +10,13 @@ import (
 )
 
 // observing returns the parts of a claim in which its holder may observe a node, in order. While
-// etcd has no quorum it may have stopped. A holder that hears nothing still reads the Leases of
-// kubelets.
+// etcd has no quorum it may have stopped, and a self-check that hangs and fails delays a mark. A
+// holder that hears nothing still reads the Leases of kubelets.
 func observing(h history.History, c history.Claim, kubelet bool) []history.Down {
 	h.Downs = slices.Clone(h.Downs)
 	for i := range h.Windows {
 		w := &h.Windows[i]
-		if unreached := w.Unreached != "" && strings.HasPrefix(c.Holder, w.Unreached); w.NoQuorum || unreached && !kubelet {
+		if unreached := w.Unreached != "" && strings.HasPrefix(c.Holder, w.Unreached); w.NoQuorum || w.WritesHang || unreached && !kubelet {
 			h.Downs = append(h.Downs, history.Down{Process: c.Holder, From: w.From, To: w.To})
 		}
 	}

@@ -55,7 +55,7 @@ func etcdEntries() []Entry {
 	leaders := []string{history.Leasesvc, history.Bootstrapsvc, history.Slicesvc}
 	return []Entry{
 		{Kind: EtcdLeaderMoved, OfEtcd: true, Number: "F4", Least: 3 * s, Most: 6 * s, What: "etcd's leader hands over to another member, once a second"},
-		{Kind: EtcdMemberKilled, OfEtcd: true, Number: "F4", Least: 6 * s, Most: 10 * s, What: "SIGKILL to the leader of etcd's three members, and a restart"},
+		{Kind: EtcdMemberKilled, OfEtcd: true, WritesHang: true, Number: "F4", Least: 6 * s, Most: 10 * s, What: "SIGKILL to the leader of etcd's three members, and a restart"},
 		{Kind: EtcdNoQuorum, OfEtcd: true, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "SIGKILL to two of etcd's three members, and a restart; the fault is over when both kube-apiservers answer"},
 		{Kind: EtcdMemberCut, OfEtcd: true, Number: "F4", Services: leaders, Least: 8 * s, Most: 16 * s, What: "no byte passes between one replica and the leader of etcd's three members; those to the others pass"},
 	}

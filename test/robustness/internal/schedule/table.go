@@ -71,6 +71,9 @@ type Entry struct {
 	// OfEtcd says that the fault stops, starts or cuts off members of etcd. A step has one such
 	// fault, because the end of one would end another one early.
 	OfEtcd bool
+	// WritesHang says that etcd loses its leader, so that a write of kube-apiserver that is under
+	// way may hang for seven seconds and fail.
+	WritesHang bool
 	// NeedsEtcd says that etcd must have a quorum while the fault is injected.
 	NeedsEtcd bool
 	// Long says that the short form has none of it: the fault takes long, or differs from another
@@ -85,7 +88,7 @@ func (e Entry) NoQuorum() bool { return e.OfEtcd && e.Excuses }
 
 // Judge sets what the rules of the oracle must know of a fault in the time of a window.
 func (e Entry) Judge(w *history.Window) {
-	w.Graceful, w.NoQuorum, w.Late, w.Excused = e.Graceful, e.NoQuorum(), e.Late, 0
+	w.Graceful, w.NoQuorum, w.WritesHang, w.Late, w.Excused = e.Graceful, e.NoQuorum(), e.WritesHang, e.Late, 0
 	w.Shows = append(slices.Clone(e.Shows), "told")
 	if !e.Refused {
 		w.Shows = append(w.Shows, "silence")
