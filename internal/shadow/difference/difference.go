@@ -10,7 +10,6 @@
 package difference
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -122,7 +121,7 @@ func (s *Settling) Observe(now time.Time, subject string, found []Difference) (c
 			continue
 		}
 		if len(d.Fields) > 0 {
-			slices.SortFunc(settled, func(a, b planned.Field) int { return cmp.Compare(a.Path, b.Path) })
+			settled.Sort()
 			d.FieldCount = len(settled)
 			d.Fields = kept(settled)
 		}

@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/endpoint"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -152,10 +152,8 @@ func (n *node) awaitKubeconfig(ctx context.Context) (kubeconfig.File, string, er
 			logged = cause
 			n.logger.Warn("the kubeconfig is not usable yet; trying again until it is", "kubeconfig", n.cfg.Kubeconfig, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, retryPeriod) {
 			return file, "", ctx.Err()
-		case <-time.After(retryPeriod):
 		}
 	}
 }

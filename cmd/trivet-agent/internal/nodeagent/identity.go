@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -76,10 +77,8 @@ func awaitIdentity(ctx context.Context, cfg *Config, files func() (identity.File
 			logged = cause
 			logger.Warn("the identity of the node is not usable yet; trying again until it is", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, retryPeriod) {
 			return nodeIdentity{}, ctx.Err()
-		case <-time.After(retryPeriod):
 		}
 	}
 }

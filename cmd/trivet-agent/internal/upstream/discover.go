@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/atomicfile"
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -58,12 +59,7 @@ func (p *Pool) discover(ctx context.Context) {
 			warned = ""
 			p.use(addresses)
 		}
-		timer := time.NewTimer(jittered(period))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		backoff.Sleep(ctx, jittered(period))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/diagnosis"
+	"github.com/trivet-dev/trivet/internal/backoff"
 )
 
 const (
@@ -64,10 +65,8 @@ func (k *Kube) ProbeSlices(ctx context.Context, namespace string, window time.Du
 		if result.Watched >= window || enough(result) {
 			return result, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, probePause) {
 			return result, ctx.Err()
-		case <-time.After(probePause):
 		}
 	}
 }

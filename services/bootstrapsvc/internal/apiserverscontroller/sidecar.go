@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/backoff"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
@@ -134,10 +135,8 @@ func (s *sidecar) awaitSession(ctx context.Context) (clientv3.LeaseID, bool) {
 		if session, _, alive := s.Session(); alive {
 			return session, true
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, sessionPoll) {
 			return clientv3.NoLease, false
-		case <-time.After(sessionPoll):
 		}
 	}
 }

@@ -81,10 +81,8 @@ func (l Loop) Run(ctx context.Context, cache Cache) error {
 			return l.cacheEnded(ctx, err)
 		case <-ticker.C:
 		case <-l.Wake:
-			select {
-			case <-ctx.Done():
+			if !backoff.Sleep(ctx, l.Interval/4) {
 				return nil
-			case <-time.After(l.Interval / 4):
 			}
 		}
 	}
